@@ -279,7 +279,7 @@ class Facets:
         """Commands and the audit, found by what is known of them."""
         from commandbus.commands.search import Search
 
-        return Search(self._store, self.troubleshooting.secret_keys)
+        return Search(self._store, self._registry.marked)
 
     @cached_property
     def keys(self) -> OrderingKeys:

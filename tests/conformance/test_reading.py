@@ -16,6 +16,7 @@ async def test_what_is_not_there_is_none_or_empty(store: Store) -> None:
 
     assert await store.get_command(DOMAIN, missing) is None
     assert await store.get_payload(DOMAIN, missing) is None
+    assert await store.marked_payload(DOMAIN, missing) is None
     assert await store.get_batch(DOMAIN, missing) is None
     assert await store.take_inbox_reply(DOMAIN, missing) is None
     assert await store.get_audit_trail(missing, domain=None, limit=9) == []
@@ -78,6 +79,25 @@ async def test_the_payload_is_there_until_the_command_is_completed(
     [lease] = await world.receive()
     await world.settle(done(lease))
     assert await payload() is None
+
+
+async def test_a_payload_comes_with_its_type_and_the_keys_that_are_secret(
+    world: World, store: Store
+) -> None:
+    command = new(data={"amount": 5, "pin": 1})
+    await store.declare_secrets(DOMAIN, {command.command_type: {"pin"}, "Other": {"amount"}})
+    [lease] = await world.send_and_receive(command)
+
+    found = await store.marked_payload(DOMAIN, command.command_id)
+    assert found is not None
+    assert orjson.loads(found.data or "") == {"amount": 5, "pin": 1}
+    assert (found.command_type, *found.secret_keys) == (command.command_type, "pin")
+    assert await store.marked_payload("shipping", command.command_id) is None
+
+    await world.settle(done(lease))
+    found = await store.marked_payload(DOMAIN, command.command_id)
+    assert found is not None
+    assert (found.command_type, found.data) == (command.command_type, None)
 
 
 async def test_the_payload_of_a_canceled_command_is_archived(world: World, store: Store) -> None:

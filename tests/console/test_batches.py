@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus import BatchCommand, Command, CommandBus, HandlerContext, RetryPolicy
+from commandbus import BatchCommand, Command, CommandBus, HandlerContext, RetryPolicy, new_id
 from commandbus.errors import PermanentCommandError
 from commandbus.http.console.screens.batches import REMEMBERED, Memory
 from commandbus.models import BatchMetadata
@@ -183,3 +183,27 @@ async def test_a_load_that_stopped_is_on_top_with_what_to_type(
     async with console(bus, "read", domains=("other",)) as page:
         assert "No load yet" in await page.text("/loads")
         assert (await page.get("/loads", domain="shop")).status_code == 404
+
+
+async def test_a_batch_says_what_happens_when_it_closes(bus: CommandBus) -> None:
+    async def done(command: Any, ctx: Any) -> None: ...
+
+    bus.register_handler("shop", "Work", done)
+    closing = BatchCommand("CloseMonth", new_id(), {})
+    batch_id = await bus.create_batch(
+        "shop", [BatchCommand("Work", new_id(), {})],
+        on_complete=lambda batch: None, on_complete_command=closing,
+    )  # fmt: skip
+    plain = await bus.create_batch("shop", [BatchCommand("Work", new_id(), {})])
+    async with console(bus, "read") as browser:
+        before = await browser.text(f"/batches/shop/{batch_id}")
+        assert "CloseMonth is sent in shop; a callback of the process" in before
+        assert "No command is sent." in await browser.text(f"/batches/shop/{plain}")
+        ending = await bus.batches.ending(await bus.batches.require("shop", batch_id))
+        assert not ending.is_sent
+
+        await bus.run_worker("shop", until_empty=True)
+        after = await browser.text(f"/batches/shop/{batch_id}")
+        sent = await bus.batches.ending(await bus.batches.require("shop", batch_id))
+        assert (sent.is_sent, sent.command_id) == (True, ending.command_id)
+        assert f'href="/console/commands/shop/{sent.command_id}">CloseMonth</a> was sent' in after

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from commandbus import CommandBus
 from commandbus.access.model import Scope
-from commandbus.errors import DatabaseError, InvalidOperationError, PermissionDeniedError
+from commandbus.errors import (
+    DatabaseError,
+    InvalidOperationError,
+    PermissionDeniedError,
+    TicketNotFoundError,
+)
 from commandbus.governance import BatchType, ItemChange
 from tests.integration.governed import ADA, APPROVER, BOB, DOMAIN, caller, governed_bus, orders
 
@@ -127,3 +133,38 @@ async def test_a_type_tells_what_each_item_would_change_and_can_write_nothing(
         odd = (await governance.submit(ADA, name, orders(1))).ticket
         with pytest.raises(kind, match=words):
             await governance.preview(APPROVER, odd.ticket_id)
+
+
+async def test_one_look_tells_what_the_single_reads_tell(shop: CommandBus) -> None:
+    governance = shop.governance
+    ticket = (await governance.submit(ADA, "TOLD", orders(3))).ticket
+
+    seen = await governance.examine(APPROVER, ticket.ticket_id, limit=2)
+    assert seen.consideration is not None
+    assert seen.consideration.looks == ()  # those before this one
+    assert seen.consideration.limits == await governance.limit_states("ada")
+    after = await governance.examine(APPROVER, ticket.ticket_id, limit=2)
+    assert after.consideration == await governance.consider(APPROVER, ticket.ticket_id)
+    assert seen.review == await governance.review(APPROVER, ticket.ticket_id, limit=2)
+    assert list(seen.changes) == await governance.preview(APPROVER, ticket.ticket_id, limit=2)
+    assert seen.review is not None
+    rest = await governance.examine(APPROVER, ticket.ticket_id, cursor=seen.review.next_cursor)
+    assert [each.sequence_no for each in rest.changes] == [3]
+
+    own = await governance.examine(ADA, ticket.ticket_id)
+    assert (own.ticket.ticket_id, own.consideration, own.review) == (ticket.ticket_id, None, None)
+    reader = caller("rita", Scope.READ, Scope.OPERATE, Scope.READ_PAYLOAD)
+    whole = await governance.examine(reader, ticket.ticket_id)
+    assert whole.consideration is None
+    assert whole.review == await governance.review(APPROVER, ticket.ticket_id)
+    for nobody in (BOB, caller("eve", Scope.APPROVE, domains={"elsewhere"})):
+        with pytest.raises(TicketNotFoundError):
+            await governance.examine(nobody, ticket.ticket_id)
+    with pytest.raises(TicketNotFoundError):
+        await governance.examine(APPROVER, uuid4())
+
+    odd = (await governance.submit(BOB, "FORGETS", orders(1))).ticket
+    found = await governance.examine(APPROVER, odd.ticket_id)
+    assert "answered 0 of 1 items" in found.preview_problem
+    late = await governance.examine(APPROVER, odd.ticket_id, preview_seconds=0)
+    assert late.preview_problem == "it did not answer in time"

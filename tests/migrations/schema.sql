@@ -881,6 +881,8 @@ function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, O
     sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
     sql, volatile, body d229875f8b14059499d0b5af6259d207
+function commandbus.batch_ending(p_domain text, p_batch_id uuid) returns TABLE(domain text, command_type text, command_id uuid, is_sent boolean, notifies boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6009af190fb658399d76fef0a6d5afd7
 function commandbus.batch_errors(p_domain text, p_batch_id uuid, p_scan integer DEFAULT 100000, p_failed integer DEFAULT 10000) returns TABLE(code text, parked bigint, failed bigint, sample_command_id uuid, sample_message text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6ff8b3e5e11a9757acd6fe23ea175311
 function commandbus.batch_facts(p_domain text, p_batch_id uuid) returns TABLE(is_undecided boolean, is_sealed boolean, unqueued integer, workers integer, is_paused boolean)
@@ -1015,6 +1017,8 @@ function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigi
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a27d61f02f16cf392656409907a3583c
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
+function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
+    plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body fd15cb59a9ae3bc15d218312b6b248ab
 function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text, p_children bytea[]) returns bytea
     sql, immutable, body 044e921e0df501b5ece8a4115237a552
 function commandbus.count_edits(p_batch_ids uuid[]) returns void
@@ -1069,6 +1073,8 @@ function commandbus.domain_activity(p_domain text DEFAULT NULL::text, p_most int
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body aea0c26ca8332309240de74ca3635fa7
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 3aec319889553668e9519c44c5488a45
+function commandbus.domain_names(p_limit integer) returns SETOF text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e4074a8cb2fd44656686a70ba3713b76
 function commandbus.domain_overview(p_domains text[] DEFAULT NULL::text[], p_most integer DEFAULT 10000) returns TABLE(domain text, ready bigint, delayed bigint, waiting bigint, about text[], due_seconds double precision, parked bigint, workers bigint, silent bigint, concurrency bigint, in_flight bigint, stuck bigint, is_paused boolean, paused_until timestamp with time zone)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9a805fe902675fd1251727225cf37593
 function commandbus.domain_rates(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, as_of timestamp with time zone, since timestamp with time zone, over_seconds double precision, queued bigint, removed bigint, completed bigint, failed bigint, parked bigint, retried bigint, hour_from timestamp with time zone, minutes integer[], queued_in bigint[], removed_in bigint[])
@@ -1132,7 +1138,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 5f18caa14b37f791e46f51e009854942
+    sql, immutable, body f3a827fdf9b6139191320eebd9c1bfb6
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1249,6 +1255,8 @@ function commandbus.is_waited_for(p_domain text, p_gate text) returns boolean
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 3b7b82e690e329ccd6f8816f76c59bea
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
+function commandbus.items_to_compare(p_domain text, p_ticket_id uuid, p_limit integer) returns jsonb
+    sql, stable, body d1fadf74f42ec02eb3a021e3a80b7589
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain text, p_commands jsonb, p_expires_seconds double precision, p_expires_at timestamp with time zone) returns bytea
@@ -1355,6 +1363,8 @@ function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 7d41c311bf2552957d515808c4db20c3
+function commandbus.marked_payload(p_domain text, p_command_id uuid) returns TABLE(command_type text, data text, secret_keys text[])
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 45f023e4b9471165e1b121447f477341
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text

@@ -13,6 +13,7 @@ from commandbus.batches.model import (
     progress_of,
 )
 from commandbus.batches.standing import (
+    BatchEnding,
     BatchError,
     BatchErrors,
     BatchFacts,
@@ -25,6 +26,7 @@ __all__ = [
     "BatchAction",
     "BatchActions",
     "BatchCancel",
+    "BatchEnding",
     "BatchError",
     "BatchErrors",
     "BatchFacts",

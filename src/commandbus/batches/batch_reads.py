@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import LiteralString
 from uuid import UUID
 
-from commandbus.batches.standing import BatchError, BatchErrors, BatchFacts
+from commandbus.batches.standing import BatchEnding, BatchError, BatchErrors, BatchFacts
 from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError
 from commandbus.models import EVERYTHING, BatchMetadata, Viewer
@@ -13,6 +13,11 @@ from commandbus.names import check_domain, check_text, check_uuid
 from commandbus.privacy.redaction import redact_text
 
 _FACTS: LiteralString = "select * from {schema}.batch_facts(%s, %s)"
+_ENDING: LiteralString = "select * from {schema}.batch_ending(%s, %s)"
+# Both in one statement, for a page that shows them.
+_OUTLOOK: LiteralString = (
+    "select f.*, e.* from {schema}.batch_facts(%s, %s) f cross join {schema}.batch_ending(%s, %s) e"
+)
 _ERRORS: LiteralString = "select * from {schema}.batch_errors(%s, %s)"
 _RETRY: LiteralString = "select {schema}.retry_batch_because(%s, %s, %s, cast(%s as text))"
 _SEES: LiteralString = "select {schema}.visible_batch(%s, %s)"
@@ -50,6 +55,21 @@ class BatchReads:
         params = (batch.domain, batch.batch_id)
         found = await self._store.gateway.row(_FACTS, params, into=BatchFacts)
         return found or BatchFacts()
+
+    async def ending(self, batch: BatchMetadata) -> BatchEnding:
+        """What happens, or has happened, when a batch closes. One read, by key."""
+        params = (batch.domain, batch.batch_id)
+        found = await self._store.gateway.row(_ENDING, params, into=BatchEnding)
+        return found or BatchEnding()
+
+    async def outlook(self, batch: BatchMetadata) -> tuple[BatchFacts, BatchEnding]:
+        """`facts` and `ending` of a batch that is open, in one read."""
+        params = (batch.domain, batch.batch_id) * 2
+        found = await self._store.gateway.rows(_OUTLOOK, params)
+        if not found:
+            return BatchFacts(), BatchEnding()
+        row = found[0]
+        return BatchFacts(*row[:5]), BatchEnding(*row[5:])
 
     async def errors(self, batch: BatchMetadata) -> BatchErrors:
         """What failed or is parked of a batch, by error code.

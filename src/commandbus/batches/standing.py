@@ -59,6 +59,21 @@ class BatchFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchEnding:
+    """What happens when a batch closes."""
+
+    #: Of the command that is sent then; None: none is.
+    domain: str | None = None
+    command_type: str | None = None
+    #: Known before it is sent, and another one after each closing.
+    command_id: UUID | None = None
+    #: Whether it was, and is still known.
+    is_sent: bool = False
+    #: Whether a process has a callback for it, which is called if that process still runs.
+    notifies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BatchPace:
     """How fast a batch goes. All are None if they cannot be told."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from commandbus.batches.actions import BatchActions
     from commandbus.batches.batch import Batches
     from commandbus.batches.model import BatchCancel, BatchOptions, DispatchResult, RecoveryReport
-    from commandbus.batches.standing import BatchErrors, BatchFacts
+    from commandbus.batches.standing import BatchEnding, BatchErrors, BatchFacts
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
     from commandbus.models import (
@@ -49,6 +49,14 @@ class BlockingBatches(BlockingFacet["Batches"]):
     def facts(self, batch: BatchMetadata) -> BatchFacts:
         """What `batch_sentence` needs to say why a batch is open. One read, by key."""
         return self._bridge.run(self._facet.facts(batch))
+
+    def ending(self, batch: BatchMetadata) -> BatchEnding:
+        """What happens, or has happened, when a batch closes. One read, by key."""
+        return self._bridge.run(self._facet.ending(batch))
+
+    def outlook(self, batch: BatchMetadata) -> tuple[BatchFacts, BatchEnding]:
+        """`facts` and `ending` of a batch that is open, in one read."""
+        return self._bridge.run(self._facet.outlook(batch))
 
     def errors(self, batch: BatchMetadata) -> BatchErrors:
         """What failed or is parked of a batch, by error code."""

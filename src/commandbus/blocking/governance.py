@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
-from commandbus.governance.considering import MAX_ITEMS
+from commandbus.governance.considering import MAX_ITEMS, PREVIEW_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from commandbus.flow import SendOptions
     from commandbus.governance.considering import Consideration, ItemChange
     from commandbus.governance.deciding import Among
+    from commandbus.governance.examining import Examination
     from commandbus.governance.model import (
         BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, GovernedType, Item,
         LimitState, LimitsStatus, Review, SentCommand, Submission, TicketAction, TicketStatus,
@@ -162,6 +163,15 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     def why_not_decide(self, caller: Caller, waiting: Undecided) -> str | None:
         """Why this caller cannot decide about what waits; None: they can. Reads nothing."""
         return self._facet.why_not_decide(caller, waiting)
+
+    def examine(
+        self, caller: Caller, ticket_id: UUID, *, limit: int = 100, cursor: str | None = None,
+        preview_seconds: float = PREVIEW_SECONDS,
+    ) -> Examination:
+        """All that the caller may see of a ticket; a preview that is late or fails is left out."""
+        return self._bridge.run(self._facet.examine(
+            caller, ticket_id, limit=limit, cursor=cursor, preview_seconds=preview_seconds,
+        ))
 
     def submit(
         self, caller: Caller, batch_type: str, items: Sequence[Item], *,

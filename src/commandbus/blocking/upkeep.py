@@ -70,6 +70,10 @@ class BlockingFigures(BlockingFacet["Figures"]):
         """Whether the queues of a domain are in the database."""
         return self._bridge.run(self._facet.knows_domain(domain))
 
+    def domain_names(self, limit: int = 500) -> list[str]:
+        """The domains whose queues are in the database, by name."""
+        return self._bridge.run(self._facet.domain_names(limit))
+
     def domains(self) -> list[DomainFigures]:
         """How much waits, runs and is parked in each domain."""
         return self._bridge.run(self._facet.domains())

@@ -6,7 +6,7 @@ page then says in `searched_to` how far it looked, and the next call continues t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
@@ -49,7 +49,7 @@ from commandbus.paging import (
 from commandbus.privacy.redaction import redact_payload
 
 #: The keys of a payload that are secret, by domain and command type.
-SecretKeys = Callable[[str, str], Awaitable[frozenset[str]]]
+SecretKeys = Callable[[str, str], frozenset[str]]
 
 #: Rows that one call of a search reads at most.
 SCAN_LIMIT = 100_000
@@ -213,14 +213,13 @@ class Search(Timetable, People):
     async def payload(self, domain: str, command_id: UUID) -> Any:
         """The payload of a command with its secrets masked; None if it is gone."""
         wanted = check_uuid(command_id)
-        found = await self._store.get_command(check_domain(domain), wanted)
+        found = await self._store.marked_payload(check_domain(domain), wanted)
         if found is None:
             raise CommandNotFoundError(domain, wanted)
-        text = await self._store.get_payload(domain, wanted)
-        if text is None:
+        if found.data is None:
             return None
-        marked = await self._secret_keys(domain, found.command_type)
-        return redact_payload(orjson.loads(text), marked)
+        marked = found.secret_keys | self._secret_keys(domain, found.command_type)
+        return redact_payload(orjson.loads(found.data), marked)
 
     async def meta(self, domain: str, command_id: UUID) -> dict[str, str] | None:
         """What travels with a command beside its payload; None if that is nothing, or gone."""

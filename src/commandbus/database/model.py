@@ -29,6 +29,17 @@ class NewBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedPayload:
+    """The payload of a command, and which of its keys must not be shown."""
+
+    command_type: str
+    #: As JSON; None: it is gone.
+    data: str | None
+    #: Those that handlers have declared, here or in any other process.
+    secret_keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Governing:
     """A batch type that governs a command type, and where it is submitted."""
 

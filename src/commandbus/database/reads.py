@@ -7,6 +7,7 @@ from typing import LiteralString
 from uuid import UUID
 
 from commandbus.database.gateway import Gateway
+from commandbus.database.model import MarkedPayload
 from commandbus.database.rows import (
     AUDIT_COLUMNS,
     BATCHES_WHERE,
@@ -29,6 +30,7 @@ _PROGRESS: LiteralString = (
     " from {schema}.progress_of(cast(%s as text), cast(%s as uuid[]))"
 )
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
+_MARKED_PAYLOAD: LiteralString = "select * from {schema}.marked_payload(%s, %s)"
 _GET_META: LiteralString = "select {schema}.command_meta(%s, %s)"
 _LIST_TROUBLESHOOTING: LiteralString = (
     "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
@@ -74,6 +76,13 @@ class PostgresReads:
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         payload: str | None = await self.gateway.value(_GET_PAYLOAD, (domain, command_id))
         return payload
+
+    async def marked_payload(self, domain: str, command_id: UUID) -> MarkedPayload | None:
+        found = await self.gateway.rows(_MARKED_PAYLOAD, (domain, command_id))
+        if not found:
+            return None
+        ((command_type, data, keys),) = found
+        return MarkedPayload(command_type, data, frozenset(keys))
 
     async def get_meta(self, domain: str, command_id: UUID) -> str | None:
         meta: str | None = await self.gateway.value(_GET_META, (domain, command_id))

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from commandbus.database.gateway import Gateway
-    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said, Sent
+    from commandbus.database.model import (
+        Edit,
+        Lease,
+        MarkedPayload,
+        NewBatch,
+        Outcome,
+        QueuedReply,
+        Said,
+        Sent,
+    )  # fmt: skip
     from commandbus.database.transactions import Transactions
     from commandbus.flow import Pause
     from commandbus.models import (
@@ -269,6 +278,9 @@ class Store(Protocol):
 
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         """The payload, if the queue or the archive still has it."""
+
+    async def marked_payload(self, domain: str, command_id: UUID) -> MarkedPayload | None:
+        """The same with what is needed to show it; None: there is no such command."""
 
     async def get_meta(self, domain: str, command_id: UUID) -> str | None:
         """What travels with a command beside its payload, if that is still there; as JSON."""

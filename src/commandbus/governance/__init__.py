@@ -2,13 +2,14 @@
 
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
 `submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
-`review` (what a decision is about), `deciding` and `considering` (the verbs of those who approve),
-`folding` (items as a table), `limits`, `governed` (command types that only submissions may bring
-in), `approvals`, `watch` (waiting for a change).
+`review` (what a decision is about), `deciding`, `considering` and `examining` (the verbs of those
+who approve), `folding` (items as a table), `limits`, `governed` (command types that only
+submissions may bring in), `approvals`, `watch` (waiting for a change).
 """
 
 from commandbus.database.model import OnBehalf
 from commandbus.governance.considering import Consideration, ItemChange, Look, Rejected
+from commandbus.governance.examining import Examination
 from commandbus.governance.folding import Extremes, FoldedItems, fold_items
 from commandbus.governance.model import (
     BatchTicket,
@@ -43,6 +44,7 @@ __all__ = [
     "ChildTicket",
     "Consideration",
     "Edit",
+    "Examination",
     "Exemption",
     "Extremes",
     "FoldedItems",

@@ -6,21 +6,31 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID
 
 import orjson
 
 from commandbus.access.callers import demand
 from commandbus.access.model import Caller, Scope
-from commandbus.errors import DatabaseUnavailableError, InvalidOperationError
+from commandbus.access.visibility import is_visible
+from commandbus.database import encoding
+from commandbus.errors import (
+    DatabaseUnavailableError,
+    InvalidOperationError,
+    TicketNotFoundError,
+)
 from commandbus.governance.deciding import Among, Deciding, present
-from commandbus.governance.model import BatchTicket, Review, Undecided
-from commandbus.governance.review import reviewed_children
-from commandbus.governance.tickets import page_tickets
+from commandbus.governance.model import BatchTicket, LimitState, Review, Undecided
+from commandbus.governance.tickets import limits_of, tickets_by_id
+from commandbus.governance.types import BatchType
+from commandbus.names import check_uuid
 from commandbus.paging import check_page
 from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.troubleshooting.edits import difference
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Session
 
 #: Earlier tickets that are looked through, and of them those that are shown.
 MAX_EARLIER, SHOWN_EARLIER = 50, 10
@@ -30,14 +40,7 @@ MAX_ITEMS = 200
 PREVIEW_SECONDS = 10.0
 
 _LOOK: LiteralString = "select {schema}.look_at_ticket(%s, %s, cast(%s as text))"
-_LOOKS: LiteralString = (
-    "select l.user_id, l.digest, l.first_at, l.last_at from {schema}.command_bus_look l"
-    " where l.batch_id = %s order by l.first_at, l.user_id limit 100"
-)
-_REJECTED: LiteralString = (
-    "select b.batch_id from {schema}.command_bus_batch b"
-    " where b.batch_id = any(cast(%s as uuid[])) and b.decision = 'reject'"
-)
+_ABOUT: LiteralString = "select * from {schema}.consider_ticket(%s, cast(%s as jsonb), %s, %s)"
 _CHILDREN: LiteralString = (
     "select r.sequence_no, r.data from {schema}.review_children(%s, %s, false, %s, %s) r"
 )
@@ -81,6 +84,22 @@ class Consideration:
     rejected: Rejected | None
     #: Why this caller cannot decide; None: they can.
     why_not: str | None
+    #: How full the limits of its owner are.
+    limits: tuple[LimitState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A row of consider_ticket."""
+
+    command_type: str
+    secret_keys: list[str]
+    looks: list[dict[str, Any]]
+    limits: list[dict[str, Any]]
+    earlier: list[UUID]
+    rejected: UUID | None
+    rejected_items: list[tuple[int, str | None]] | None
+    items: list[tuple[int, str | None]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +131,11 @@ class Considering(Deciding):
         who may decide has looked is kept with the ticket, see `consider`.
         """
         found = await super().review(caller, ticket_id, limit=limit, cursor=cursor, among=among)
-        ticket = found.ticket
+        await self._look(caller, found.ticket)
+        return found
+
+    async def _look(self, caller: Caller, ticket: BatchTicket) -> None:
+        """Keep that somebody who may decide has looked."""
         if (
             ticket.is_undecided
             and caller.may(Scope.APPROVE)
@@ -120,25 +143,44 @@ class Considering(Deciding):
         ):
             params = (ticket.ticket_id, caller.user_id, ticket.content_digest)
             await self._store.gateway.rows(_LOOK, params)
-        return found
 
     async def consider(self, caller: Caller, ticket_id: UUID) -> Consideration:
         """What was decided before, who has looked, and whether the caller can decide."""
+        return (await self._considered(caller, ticket_id))[0]
+
+    async def _considered(
+        self, caller: Caller, ticket_id: UUID
+    ) -> tuple[Consideration, frozenset[str]]:
+        """The same, and the keys of its payloads that are secret."""
         demand(caller, Scope.APPROVE, "considering a decision")
-        ticket = present(await self._visible(caller, ticket_id), ticket_id)
+        wanted = check_uuid(ticket_id, "ticket_id")
+        params = (wanted, encoding.dump(self._defaults), MAX_EARLIER, MAX_ITEMS)
+        gateway = self._store.gateway
+        about = await gateway.row(_ABOUT, params, into=About)
+        if about is None:
+            raise TicketNotFoundError(wanted)
+        ids = [wanted, *about.earlier[:SHOWN_EARLIER], *filter(None, [about.rejected])]
+        found = {each.ticket_id: each for each in await tickets_by_id(gateway, ids)}
+        ticket = found.get(wanted)
+        if ticket is None or not is_visible(caller, ticket):
+            raise TicketNotFoundError(wanted)
         declared = self.types.get(ticket.batch_type)
-        earlier = await self._earlier(ticket, None)
-        looks = await self._store.gateway.rows(_LOOKS, (ticket.ticket_id,), into=Look)
-        return Consideration(
+        marked = self._marked(ticket, about.command_type, about.secret_keys)
+        # A ticket that went meanwhile is left out.
+        earlier = (found.get(each) for each in about.earlier[:SHOWN_EARLIER])
+        rejected = None if about.rejected is None else found.get(about.rejected)
+        told = Consideration(
             ticket=ticket,
             description="" if declared is None else declared.description,
             is_dangerous=declared is not None and declared.is_dangerous,
             has_preview=declared is not None and declared.preview is not None,
-            looks=tuple(looks),
-            earlier=tuple(each for each in earlier if each.decided_at is not None)[:SHOWN_EARLIER],
-            rejected=await self._rejected(ticket),
+            looks=tuple(_look_of(**each) for each in about.looks),
+            earlier=tuple(each for each in earlier if each is not None),
+            rejected=None if rejected is None else _compared(rejected, about, marked),
             why_not=self._why_not(caller, ticket),
+            limits=limits_of(about.limits),
         )
+        return told, marked
 
     async def preview(
         self, caller: Caller, ticket_id: UUID, *, after: int = 0, limit: int = MAX_ITEMS
@@ -159,20 +201,7 @@ class Considering(Deciding):
         async with self._store.gateway.snapshot() as session:
             params = (ticket.domain, ticket.ticket_id, after, min(limit, MAX_ITEMS))
             rows = await session.rows(_CHILDREN, params, domain=ticket.domain)
-            items = [{} if data is None else orjson.loads(data) for _, data in rows]
-            try:
-                async with asyncio.timeout(PREVIEW_SECONDS):
-                    told = list(await declared.preview(session.conn, items))
-            except TimeoutError:
-                raise DatabaseUnavailableError(
-                    f"the preview of {declared.name} took more than {PREVIEW_SECONDS:g} s"
-                ) from None
-        if len(told) != len(items):
-            raise InvalidOperationError(
-                f"the preview of {declared.name} answered {len(told)} of {len(items)} items"
-            )
-        numbers = [number for number, _ in rows]
-        return [_shown(number, each, marked) for number, each in zip(numbers, told, strict=True)]
+            return await previewed(session, declared, rows, marked)
 
     def why_not_decide(self, caller: Caller, waiting: Undecided) -> str | None:
         """Why this caller cannot decide about what waits; None: they can. Reads nothing."""
@@ -182,39 +211,57 @@ class Considering(Deciding):
             return "you submitted it; somebody else must decide"
         return None
 
-    async def _earlier(self, ticket: BatchTicket, owner: str | None) -> Sequence[BatchTicket]:
-        page = await page_tickets(
-            self._store.gateway, owner, frozenset({ticket.domain}), frozenset({ticket.batch_type}),
-            None, limit=MAX_EARLIER, cursor=None,
-        )  # fmt: skip
-        return [each for each in page.items if each.created_at < ticket.created_at]
-
-    async def _rejected(self, ticket: BatchTicket) -> Rejected | None:
-        before = await self._earlier(ticket, ticket.created_by)
-        ids = [each.ticket_id for each in before]
-        found = {row[0] for row in await self._store.gateway.rows(_REJECTED, (ids,))}
-        last = next((each for each in before if each.ticket_id in found), None)
-        if last is None:
-            return None
-        marked = await self._secret_keys(ticket)
-        options: Any = {"only_edits": False, "limit": MAX_ITEMS, "cursor": None}
-        old = await reviewed_children(self._store, last, marked, **options)
-        new = await reviewed_children(self._store, ticket, marked, **options)
-        if any(child.payload is None for child in old.items):
-            return Rejected(last, None, last.child_count)
-        payloads = {child.sequence_no: child.payload for child in old.items}
-        changes = {
-            child.sequence_no: difference(payloads.get(child.sequence_no), child.payload, marked)
-            for child in new.items
-        }
-        return Rejected(last, {n: each for n, each in changes.items() if each}, last.child_count)
-
     def _why_not(self, caller: Caller, ticket: BatchTicket) -> str | None:
         if not ticket.is_undecided:
             return f"it is {ticket.status}, and does not wait for a decision"
         if ticket.created_by == caller.user_id and not self._self_approval:
             return "you submitted it; somebody else must decide"
         return None
+
+
+async def previewed(
+    session: Session,
+    declared: BatchType,
+    rows: Sequence[tuple[int, str | None]],
+    marked: frozenset[str],
+) -> list[ItemChange]:
+    """What the hook of a type says of these items, [number, payload], in a read-only session."""
+    if declared.preview is None:
+        return []
+    items = [{} if data is None else orjson.loads(data) for _, data in rows]
+    try:
+        async with asyncio.timeout(PREVIEW_SECONDS):
+            told = list(await declared.preview(session.conn, items))
+    except TimeoutError:
+        raise DatabaseUnavailableError(
+            f"the preview of {declared.name} took more than {PREVIEW_SECONDS:g} s"
+        ) from None
+    if len(told) != len(items):
+        raise InvalidOperationError(
+            f"the preview of {declared.name} answered {len(told)} of {len(items)} items"
+        )
+    return [_shown(number, each, marked) for (number, _), each in zip(rows, told, strict=True)]
+
+
+def _look_of(user_id: str, digest: str | None, first_at: str, last_at: str) -> Look:
+    return Look(user_id, digest, datetime.fromisoformat(first_at), datetime.fromisoformat(last_at))
+
+
+def _compared(before: BatchTicket, about: About, marked: frozenset[str]) -> Rejected:
+    """What differs from a request that was rejected, item by item."""
+    old = about.rejected_items or []
+    if any(data is None for _, data in old):
+        return Rejected(before, None, before.child_count)
+    payloads = {number: _masked(data, marked) for number, data in old}
+    changes = {
+        number: difference(payloads.get(number), _masked(data, marked), marked)
+        for number, data in about.items or []
+    }
+    return Rejected(before, {n: each for n, each in changes.items() if each}, before.child_count)
+
+
+def _masked(data: str | None, marked: frozenset[str]) -> Any:
+    return None if data is None else redact_payload(orjson.loads(data), marked)
 
 
 def _shown(number: int, told: Any, marked: frozenset[str]) -> ItemChange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from commandbus.errors import TicketNotFoundError
 from commandbus.governance.approvals import Approvals
 from commandbus.governance.governed import Governed
 from commandbus.governance.model import BatchTicket, Review, Undecided
-from commandbus.governance.review import page_undecided, reviewed_children
+from commandbus.governance.review import children_of, page_undecided, review_of
 from commandbus.governance.submission import check_reason
 from commandbus.governance.tickets import tickets_by_id
 from commandbus.handlers.registry import HandlerRegistry
@@ -107,19 +108,13 @@ class Deciding(Governed):
         """
         check_page(limit)
         ticket = present(await self._visible(caller, ticket_id, among), ticket_id)
-        sees_payloads = caller.may(Scope.READ_PAYLOAD)
-        is_waiting = ticket.is_undecided or ticket.edit_count > 0
-        if not (is_waiting and caller.may(Scope.APPROVE)):
+        if not may_review(caller, ticket):
             demand(caller, Scope.READ_PAYLOAD, "the payloads of a batch that is decided")
-        page = await reviewed_children(
-            self._store,
-            ticket,
-            await self._secret_keys(ticket),
-            only_edits=not (ticket.is_undecided or sees_payloads),
-            limit=limit,
+        page = await children_of(
+            self._store, ticket, only_edits=sees_only_edits(caller, ticket), limit=limit,
             cursor=cursor,
-        )
-        return Review(ticket, tuple(page.items), page.next_cursor)
+        )  # fmt: skip
+        return review_of(ticket, page, await self._secret_keys(ticket))
 
     async def page_undecided(
         self,
@@ -145,12 +140,17 @@ class Deciding(Governed):
 
     async def _secret_keys(self, ticket: BatchTicket) -> frozenset[str]:
         """The keys that are marked as secret: by the batch type, and by handlers anywhere."""
-        declared = self.types.get(ticket.batch_type)
         command_type = await self._approvals.command_type(ticket)
-        entry = self._registry.find(ticket.domain, command_type)
         known = await self._store.secret_keys(ticket.domain, command_type)
-        own = frozenset() if declared is None else declared.secret_keys
-        return known | own | (frozenset() if entry is None else entry.secret_keys)
+        return self._marked(ticket, command_type, known)
+
+    def _marked(
+        self, ticket: BatchTicket, command_type: str, known: Iterable[str]
+    ) -> frozenset[str]:
+        """Those that the database knows of, and those that are declared here."""
+        declared = self.types.get(ticket.batch_type)
+        own = frozenset[str]() if declared is None else declared.secret_keys
+        return own.union(known, self._registry.marked(ticket.domain, command_type))
 
     async def _stored(self, ticket_id: UUID, *, conn: Any = None) -> BatchTicket:
         found = await tickets_by_id(self._store.gateway, [ticket_id], conn=conn)
@@ -163,6 +163,17 @@ class Deciding(Governed):
         found = await tickets_by_id(self._store.gateway, ids, conn=conn)
         seen = (t for t in found if is_visible(caller, t) and is_among(t, among))
         return next(seen, None)
+
+
+def may_review(caller: Caller, ticket: BatchTicket) -> bool:
+    """Whether the caller may see payloads of this ticket: to decide, or because of its scope."""
+    waits = ticket.is_undecided or ticket.edit_count > 0
+    return caller.may(Scope.READ_PAYLOAD) or (waits and caller.may(Scope.APPROVE))
+
+
+def sees_only_edits(caller: Caller, ticket: BatchTicket) -> bool:
+    """Whether of its children only those whose edits wait may be seen."""
+    return not (ticket.is_undecided or caller.may(Scope.READ_PAYLOAD))
 
 
 def present(ticket: BatchTicket | None, ticket_id: UUID) -> BatchTicket:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
+from uuid import UUID
 
 import orjson
 
 from commandbus.database.store import Store
-from commandbus.governance.model import BatchTicket, ChildStatus, Edit, ReviewedChild, Undecided
+from commandbus.governance.model import (
+    BatchTicket,
+    ChildStatus,
+    Edit,
+    Review,
+    ReviewedChild,
+    Undecided,
+)
 from commandbus.paging import Page, page_of, position_of, read_key, read_number
 from commandbus.privacy.redaction import redact_payload
 from commandbus.privacy.values import MASK
@@ -24,31 +34,53 @@ _UNDECIDED: LiteralString = (
 )
 
 
-async def reviewed_children(
-    store: Store,
-    ticket: BatchTicket,
-    marked: Collection[str],
-    *,
-    only_edits: bool,
-    limit: int,
-    cursor: str | None,
-) -> Page[ReviewedChild]:
-    """The children of a ticket in the order of the request, secrets masked."""
+@dataclass(frozen=True, slots=True)
+class StoredChild:
+    """A row of review_children: with its payload as it is, which nobody may be shown.
+
+    What is said of an edit is there only if it has `edit_data`.
+    """
+
+    sequence_no: int
+    command_id: UUID
+    command_type: str
+    status: str
+    digest: str | None
+    data: str | None
+    is_edited: bool
+    edit_data: str | None
+    edit_digest: str
+    editor: str
+    edited_at: datetime
+    edit_expires_at: datetime | None
+    edit_changes: dict[str, Any]
+
+
+async def children_of(
+    store: Store, ticket: BatchTicket, *, only_edits: bool, limit: int, cursor: str | None
+) -> Page[StoredChild]:
+    """The children of a ticket in the order of the request."""
     bound = ("review", ticket.ticket_id, only_edits)
     after = position_of(cursor, bound, read_number) or 0
-
-    def child_of(*row: Any) -> ReviewedChild:
-        sequence_no, command_id, _, status, digest, data, is_edited, edit_data, *edit = row
-        before = None if data is None else orjson.loads(data)
-        shown, masked = _masked(before, marked)
-        return ReviewedChild(
-            command_id, sequence_no, ChildStatus(status), digest, shown, masked, is_edited,
-            None if edit_data is None else _edit_of(before, edit_data, marked, edit),
-        )  # fmt: skip
-
     params = (ticket.domain, ticket.ticket_id, only_edits, after, limit + 1)
-    found = await store.gateway.rows(_CHILDREN, params, into=child_of, domain=ticket.domain)
+    found = await store.gateway.rows(_CHILDREN, params, into=StoredChild, domain=ticket.domain)
     return page_of(found, limit, bound, lambda child: [child.sequence_no])
+
+
+def review_of(ticket: BatchTicket, page: Page[StoredChild], marked: Collection[str]) -> Review:
+    """What may be shown of them: secrets masked."""
+    shown = tuple(_shown(each, marked) for each in page.items)
+    return Review(ticket, shown, page.next_cursor)
+
+
+def _shown(child: StoredChild, marked: Collection[str]) -> ReviewedChild:
+    before = None if child.data is None else orjson.loads(child.data)
+    shown, masked = _masked(before, marked)
+    return ReviewedChild(
+        child.command_id, child.sequence_no, ChildStatus(child.status), child.digest, shown, masked,
+        child.is_edited,
+        None if child.edit_data is None else _edit_of(before, child, child.edit_data, marked),
+    )  # fmt: skip
 
 
 async def page_undecided(
@@ -69,13 +101,16 @@ async def page_undecided(
     return page_of(found, limit, bound, lambda it: [it.created_at, it.command_id or it.ticket_id])
 
 
-def _edit_of(before: Any, data: str, marked: Collection[str], rest: list[Any]) -> Edit:
-    digest, editor, created_at, expires_at, changes = rest
+def _edit_of(before: Any, child: StoredChild, data: str, marked: Collection[str]) -> Edit:
+    changes = child.edit_changes
     after = orjson.loads(data)
     shown, masked = _masked(after, marked)
     if "paths" in changes:  # of a bulk operation, which keeps no values
         changes = {**_visible(difference(before, after, marked)), **changes}
-    return Edit(editor, created_at, expires_at, digest, changes, shown, masked)
+    return Edit(
+        child.editor, child.edited_at, child.edit_expires_at, child.edit_digest, changes, shown,
+        masked,
+    )  # fmt: skip
 
 
 def _visible(changes: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from commandbus.commands.drafting import drafted
 from commandbus.commands.preparing import Preparer
 from commandbus.database.store import Listener, Store
 from commandbus.errors import TicketNotFoundError
-from commandbus.governance.considering import Considering
 from commandbus.governance.deciding import Among, is_among, present
+from commandbus.governance.examining import Examining
 from commandbus.governance.limits import check_user
 from commandbus.governance.model import (
     BatchTicket,
@@ -44,7 +44,7 @@ _RETRY: LiteralString = (
 )
 
 
-class Governance(Considering):
+class Governance(Examining):
     """`bus.governance`: submits governed batches, shows their tickets, and acts on them.
 
     Types can be declared on any bus; everything else needs PostgreSQL.

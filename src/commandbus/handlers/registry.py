@@ -149,6 +149,11 @@ class HandlerRegistry:
             if entry.secret_keys
         }
 
+    def marked(self, domain: str, command_type: str) -> frozenset[str]:
+        """The secret keys of one command type; none if it has no handler here."""
+        found = self.find(domain, command_type)
+        return frozenset() if found is None else found.secret_keys
+
     def get(self, domain: str, command_type: str) -> HandlerEntry:
         """Find a handler, or raise HandlerNotFoundError."""
         found = self.find(domain, command_type)

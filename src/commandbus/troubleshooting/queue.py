@@ -249,9 +249,8 @@ class Troubleshooting(Lives):
 
     async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
         """The keys of a payload that are marked as secret, here or by any worker before."""
-        entry = self._registry.find(domain, command_type)
         known = await self._store.secret_keys(domain, command_type)
-        return known if entry is None else known | entry.secret_keys
+        return known | self._registry.marked(domain, command_type)
 
     async def note(
         self, domain: str, command_id: UUID, text: str, *, operator: str | None = None

@@ -14,6 +14,7 @@ from commandbus.upkeep.activity import Watch
 from commandbus.upkeep.overview import Overviews
 
 _KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
+_DOMAIN_NAMES: LiteralString = "select d from {schema}.domain_names(%s) d"
 _WORKER_COUNTS: LiteralString = (
     "select domain, command_type, outcome, count, seconds from {schema}.worker_counts()"
 )
@@ -128,6 +129,10 @@ class Figures(Overviews):
     async def knows_domain(self, domain: str) -> bool:
         """Whether the queues of a domain are in the database."""
         return bool(await self._store.gateway.value(_KNOWS_DOMAIN, (check_domain(domain),)))
+
+    async def domain_names(self, limit: int = 500) -> list[str]:
+        """The domains whose queues are in the database, by name."""
+        return [name for (name,) in await self._store.gateway.rows(_DOMAIN_NAMES, (limit,))]
 
     async def domains(self) -> list[DomainFigures]:
         """How much waits, runs and is parked in each domain."""

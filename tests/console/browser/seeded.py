@@ -110,6 +110,7 @@ async def tokens(bus: CommandBus, world: World) -> None:
             name, scopes, actor="setup", label="browser", expires_in=timedelta(days=1)
         )
         world.tokens[name] = made.text
+        world.ids["token_id"] = str(made.token.token_id)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
@@ -185,7 +186,8 @@ async def full(bus: CommandBus, world: World) -> World:
         "completed": str(world.commands["completed"]), "fingerprint": group.fingerprint,
         "batch_id": str(batch), "ended": str(ended), "load": str(loaded.batch_id),
         "ticket": str(ticket.ticket.ticket_id), "operation_id": str(slow.operation_id),
-        "done": str(done.operation_id),
+        "done": str(done.operation_id), "verb": "retry", "action": "cancel",
+        "token_id": world.ids["token_id"],
     }  # fmt: skip
     return world
 
@@ -241,6 +243,8 @@ OTHERS = {"approvals": {"batch_id": "ticket"}, "loads": {"batch_id": "load"}}
 VIEWS = {
     "/commands": ["?status=COMPLETED", "?domain=payments&error_code=NO_ACCOUNT"],
     "/troubleshooting": ["?domain=payments"],
+    "/troubleshooting/payments/edit": ["?group={fingerprint}"],
+    "/troubleshooting/payments/decide/retry": ["?group={fingerprint}"],
     "/audit": ["?machine=1"],
 }
 
@@ -250,7 +254,7 @@ def addresses(world: World) -> list[str]:
     found: list[str] = []
     for screen in registry().screens:
         for page in screen.pages:
-            if page.path.endswith("/export"):  # a file, not a page
+            if page.path.endswith(".{form}"):  # a file, not a page
                 continue
             ids = world.ids | {
                 name: world.ids[of]
@@ -264,5 +268,6 @@ def addresses(world: World) -> list[str]:
                 path = path.replace(f"{{{name}}}", value)
             # The batch is in another domain than the rest.
             path = path.replace(f"/payments/{ids.get('batch_id')}", f"/email/{ids.get('batch_id')}")
-            found += [path, *(path + query for query in VIEWS.get(path, []))]
+            views = [query.format_map(world.ids) for query in VIEWS.get(path, [])]
+            found += [path, *(path + query for query in views)]
     return found

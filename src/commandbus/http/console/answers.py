@@ -22,7 +22,8 @@ async def page_response(view: View, page: Page) -> Response:
         body = {"regions": regions, "title": page.title, "final": page.is_final}
         return JSONResponse(body, page.status, PAGE_HEADERS)
     counts = await view.console.counts_for(view)
-    view = replace(view, counts=counts, notice=cookies.notice_of(view))
+    domains = await view.console.domains_for(view)
+    view = replace(view, counts=counts, domains=domains, notice=cookies.notice_of(view))
     response = HTMLResponse(render(view, page.template, values), page.status, PAGE_HEADERS)
     if view.notice:
         cookies.end_notice(response, view)

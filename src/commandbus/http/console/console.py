@@ -54,6 +54,8 @@ class Console:
         self.placeholders = Placeholders()
         self.streams = LongPolls(here.budgets.console, here.settings)
         self._reference: Reference | None = None
+        self._domains: tuple[str, ...] = ()
+        self._domains_at = -COUNT_SECONDS
         self._counts: OrderedDict[Hashable, tuple[float, int | None]] = OrderedDict()
         self._counting: dict[Hashable, asyncio.Task[int | None]] = {}
 
@@ -91,6 +93,17 @@ class Console:
     def is_secure(self, request: Request) -> bool:
         """Whether the browser came by HTTPS, as far as the trusted proxy says."""
         return is_https(request)
+
+    async def domains_for(self, view: View) -> tuple[str, ...]:
+        """The domains that the caller reaches. One query in some seconds for all pages."""
+        if view.caller.domains is not None:
+            return tuple(sorted(view.caller.domains))
+        if time.monotonic() - self._domains_at >= COUNT_SECONDS:
+            self._domains_at = time.monotonic()
+            with suppress(CommandBusError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    self._domains = tuple(await self.here.bus.upkeep.figures.domain_names())
+        return self._domains
 
     async def counts_for(self, view: View) -> dict[str, int]:
         """The numbers in the navigation. Each is one query in some seconds, for one user or for all

@@ -60,7 +60,7 @@ def now() -> datetime:
 
 def iso(value: datetime) -> str:
     """A time for machines, in UTC."""
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def utc(value: datetime) -> str:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Blocks of a template with such names are sent again when they change.
 REGION = "region_"
 
+#: Pictures that lists have in each row: they are in the page, so that a row names them shortly.
+REPEATED = ("copy",)
+
 #: Whose page is being rendered: macros and functions of templates ask it for addresses and rights.
 RENDERING: ContextVar[View] = ContextVar("commandbus_console_view")
 
@@ -55,6 +58,8 @@ def assets() -> dict[str, Asset]:
                 content = _without_notes(content)
             if file.name.endswith(".css"):
                 content = _without_spaces(content)
+            if file.name.endswith(".js"):
+                content = _squeezed(content)
             found[file.name] = Asset(file.name, content, media_type)
     return found
 
@@ -68,6 +73,25 @@ def _without_notes(content: bytes) -> bytes:
 def _without_spaces(style: bytes) -> bytes:
     """Rules without the spaces and line ends that only readers of the source need."""
     return re.sub(rb";?\s*([{};])\s*|([,:])\s+", lambda each: each[1] or each[2], style)
+
+
+def _squeezed(script: bytes) -> bytes:
+    """A script without the spaces around its signs. Texts stay, and so do line ends but those after
+    signs that cannot end a statement. The script has no regular expressions, which look alike.
+    """
+    return re.sub(
+        rb'("(?:\\.|[^"\\\n])*"|`[^`]*`)'
+        rb"|[ ]*(=>|[=<>!&|]+|[(){}\[\]?:,;])[ ]*|(?<=[;{,(])\n",
+        lambda each: each[1] or each[2] or b"",
+        script,
+    )
+
+
+@lru_cache
+def sprite() -> dict[str, str]:
+    """The pictures by name, each as a symbol."""
+    text = assets()["icons.svg"].content.decode()
+    return {found[1]: found[0] for found in re.finditer(r'<symbol id="([^"]+)".*?</symbol>', text)}
 
 
 @lru_cache
@@ -111,12 +135,17 @@ def _functions() -> dict[str, Any]:
             if label
             else Markup(' aria-hidden="true"')
         )
-        return Markup('<svg class="icon"{}><use href="{}#{}"/></svg>').format(
-            about, asset("icons.svg"), name
-        )
+        file = "" if name in REPEATED else asset("icons.svg")
+        return Markup('<svg class="icon"{}><use href="{}#{}"/></svg>').format(about, file, name)
+
+    def repeated_icons() -> Markup:
+        """The pictures that stand in the page itself, for all who use them."""
+        found = Markup("").join(Markup(sprite()[name]) for name in REPEATED)  # noqa: S704  (our file)
+        return Markup('<svg class="sr" aria-hidden="true">{}</svg>').format(found)
 
     return {
         "url": url, "asset": asset, "may": may, "csrf": csrf, "icon": icon,
+        "repeated_icons": repeated_icons,
         "now": formats.now, "bars": formats.bars, "points": formats.points,
     }  # fmt: skip
 

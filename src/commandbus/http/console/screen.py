@@ -85,6 +85,8 @@ class Screen:
     count: Count | None = None
     #: Whether that number is the same for all users with the same rights: one query for them all.
     is_count_shared: bool = False
+    #: The page that the switch of domains leads to; empty: this is about all of them.
+    domain_page: str = ""
     #: The key after `g` that leads here; empty: none.
     shortcut: str = ""
     pages: list[PageRoute] = field(default_factory=list)

@@ -48,6 +48,8 @@ class View:
     is_shared: bool = False
     #: What the page says once, after an action.
     notice: str = ""
+    #: Those that the switch in the head offers.
+    domains: tuple[str, ...] = ()
     #: Numbers in the navigation, by the name of the screen.
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -87,6 +89,26 @@ class View:
             for group in Group
         ]
         return [(name, screens) for name, screens in parts if screens]
+
+    @property
+    def domain(self) -> str:
+        """The domain that this address is about; empty: all, or one that is out of reach."""
+        path, query = self.request.path_params, self.request.query_params
+        found = str(path.get("domain") or query.get("domain") or "")
+        return found if found in self.domains else ""
+
+    @property
+    def domain_page(self) -> str:
+        """Where the switch in the head leads; empty: this page is about all domains."""
+        return "" if self.screen is None else self.screen.domain_page
+
+    @property
+    def kept(self) -> list[tuple[str, str]]:
+        """What stays in the address of this page with another domain."""
+        if self.page_name != self.domain_page:
+            return []
+        query = self.request.query_params.multi_items()
+        return [(name, value) for name, value in query if name not in {"domain", "cursor"}]
 
     @property
     def theme(self) -> str:

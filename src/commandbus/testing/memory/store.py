@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
-from commandbus.database.model import Lease, NewBatch, Said, Sent
+from commandbus.database.model import Lease, MarkedPayload, NewBatch, Said, Sent
 from commandbus.database.store import SendPlace, Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import NewCommand
@@ -168,6 +168,16 @@ class InMemoryStore(MemoryEngine):
         for kind, names in keys.items():
             known = await self.secret_keys(domain, kind)
             self._secret_keys[domain, kind] = known.union(names)
+
+    async def marked_payload(self, domain: str, command_id: UUID) -> MarkedPayload | None:
+        command = await self.get_command(domain, command_id)
+        if command is None:
+            return None
+        return MarkedPayload(
+            command.command_type,
+            await self.get_payload(domain, command_id),
+            await self.secret_keys(domain, command.command_type),
+        )
 
     async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
         return self._secret_keys.get((domain, command_type), frozenset())

@@ -18,6 +18,23 @@ language sql stable as $$
      where b.batch_id = p_batch_id and b.domain = p_domain
 $$;
 
+-- What happens when a batch closes: its command, if it has one, and whether a process waits to be told. The
+-- command has an id before it is sent; is_sent: that of the last closing is there.
+create or replace function commandbus.batch_ending(p_domain text, p_batch_id uuid)
+returns table (domain text, command_type text, command_id uuid, is_sent boolean, notifies boolean)
+language sql stable as $$
+    select b.on_complete ->> 'domain', b.on_complete ->> 'type', n.command_id,
+           exists (select from commandbus.command_bus_command c
+                    where c.domain = b.on_complete ->> 'domain' and c.command_id = n.command_id),
+           b.notifies
+      from commandbus.command_bus_batch b
+     cross join lateral (
+        select case when b.on_complete is not null
+                    then commandbus.closing_command_id(b.batch_id, greatest(b.close_count, 1))
+               end as command_id) n
+     where b.batch_id = p_batch_id and b.domain = p_domain
+$$;
+
 -- What failed or is parked of a batch, by error code: of its first p_scan commands, and of them p_failed failed
 -- ones at most.
 create or replace function commandbus.batch_errors(

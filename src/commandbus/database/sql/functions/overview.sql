@@ -80,6 +80,12 @@ begin
     waiting := v_shown[3];
 end $$;
 
+-- The domains that have a queue of commands, by name.
+create or replace function commandbus.domain_names(p_limit int) returns setof text
+language sql stable as $$
+    select d from commandbus.queued_domains() d order by d limit p_limit
+$$;
+
 -- All domains that have a queue of commands, or those that are named; 500 at most. From 50 ms on, which is many deep
 -- queues, fewer are counted of those that follow. A worker that is silent for a minute counts as silent.
 create or replace function commandbus.domain_overview(p_domains text[] default null, p_most int default 10000)

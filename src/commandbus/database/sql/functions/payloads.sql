@@ -51,6 +51,18 @@ language sql stable as $$
     select commandbus.message_member(p_domain, p_command_id, 'meta')
 $$;
 
+-- One command's payload, and all that is needed to show it: its type, and the keys that are marked as
+-- secret. No row: there is no such command. Without data: the payload is gone.
+create or replace function commandbus.marked_payload(p_domain text, p_command_id uuid)
+returns table (command_type text, data text, secret_keys text[])
+language sql stable as $$
+    select c.command_type, commandbus.command_payload(c.domain, c.command_id),
+           array(select k.key from commandbus.command_bus_secret_key k
+                  where k.domain = c.domain and k.command_type = c.command_type)
+      from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = p_command_id
+$$;
+
 -- The payloads of commands that are parked now, with the message that each is from. Without data: the
 -- payload is no longer archived.
 create or replace function commandbus.parked_payloads(p_domain text, p_command_ids uuid[])

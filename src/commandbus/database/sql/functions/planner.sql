@@ -78,7 +78,7 @@ begin
             ('set enable_seqscan = off', array[
                 'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket',
                 'commandbus.draft_seal', 'commandbus.record_removal', 'commandbus.sees_batch',
-                'commandbus.group_seen_by']),
+                'commandbus.group_seen_by', 'commandbus.consider_ticket']),
             (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',

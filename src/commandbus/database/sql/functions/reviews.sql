@@ -88,6 +88,67 @@ language sql as $$
      where l.digest is distinct from excluded.digest or l.last_at < excluded.last_at - interval '1 minute'
 $$;
 
+-- All that a decision about a ticket needs beside its items, in one look. No row: there is no such
+-- ticket.
+--   p_defaults: see limit_states; p_earlier: tickets that are looked through; p_items: of each of two
+-- earlier: those of the same type before it that were decided, newest first; rejected: of them, the last
+-- one of the same owner that was rejected. Its items and those of this ticket are [number, payload].
+create or replace function commandbus.consider_ticket(
+    p_ticket_id uuid, p_defaults jsonb, p_earlier int, p_items int
+) returns table (
+    command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid,
+    rejected_items jsonb, items jsonb)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_ticket commandbus.command_bus_batch;
+begin
+    select * into v_ticket from commandbus.command_bus_batch b
+     where b.batch_id = p_ticket_id and b.batch_type is not null;
+    if not found then
+        return;
+    end if;
+    command_type := (select c.command_type from commandbus.command_bus_command c
+                      where c.batch_id = p_ticket_id and c.domain = v_ticket.domain limit 1);
+    secret_keys := array(
+        select k.key from commandbus.command_bus_secret_key k
+         where k.domain = v_ticket.domain and k.command_type = consider_ticket.command_type);
+    looks := (
+        select coalesce(jsonb_agg(to_jsonb(l)), '[]')
+          from (select l.user_id, l.digest, l.first_at, l.last_at from commandbus.command_bus_look l
+                 where l.batch_id = p_ticket_id order by l.first_at, l.user_id limit 100) l);
+    limits := commandbus.limits_document(v_ticket.created_by, p_defaults);
+    earlier := array(
+        select b.batch_id
+          from commandbus.list_tickets(
+                   null, array[v_ticket.domain::text], array[v_ticket.batch_type], null,
+                   v_ticket.created_at, p_ticket_id, p_earlier) l
+          join commandbus.command_bus_batch b on b.batch_id = l.ticket_id
+         where b.decided_at is not null and b.created_at < v_ticket.created_at
+         order by b.created_at desc, b.batch_id desc);
+    rejected := (
+        select b.batch_id
+          from commandbus.list_tickets(
+                   v_ticket.created_by, array[v_ticket.domain::text], array[v_ticket.batch_type], null,
+                   v_ticket.created_at, p_ticket_id, p_earlier) l
+          join commandbus.command_bus_batch b on b.batch_id = l.ticket_id
+         where b.decision = 'reject' and b.created_at < v_ticket.created_at
+         order by b.created_at desc, b.batch_id desc limit 1);
+    if rejected is not null then
+        rejected_items := commandbus.items_to_compare(v_ticket.domain, rejected, p_items);
+        items := commandbus.items_to_compare(v_ticket.domain, p_ticket_id, p_items);
+    end if;
+    return next;
+end $$;
+
+-- The first items of a ticket as [number, payload as text], to be compared with those of another.
+create or replace function commandbus.items_to_compare(p_domain text, p_ticket_id uuid, p_limit int)
+returns jsonb
+language sql stable as $$
+    select coalesce(jsonb_agg(jsonb_build_array(r.sequence_no, r.data) order by r.sequence_no), '[]')
+      from commandbus.review_children(p_domain, p_ticket_id, false, 0, p_limit) r
+$$;
+
 -- The edits of these tickets that wait for a decision.
 create or replace function commandbus.waiting_edits(p_ticket_ids uuid[])
 returns table (ticket_id uuid, sequence_no int, domain text, command_id uuid, command_type text,

@@ -111,6 +111,7 @@ language sql immutable as $$
         ('retry_batch', '{operator,api}'),
         ('retry_batch_because', '{operator,api}'),
         ('batch_facts', '{operator,api,reader}'),
+        ('batch_ending', '{operator,api,reader}'),
         ('batch_errors', '{operator,api,reader}'),
         ('preview_bulk', '{operator,api,reader}'),
         ('bulk_matches', '{operator,api,reader}'),
@@ -148,6 +149,7 @@ language sql immutable as $$
         ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
         ('review_children', '{operator,api}'),         -- gives payloads
         ('look_at_ticket', '{operator,api}'),
+        ('consider_ticket', '{operator,api}'),         -- gives payloads
         ('page_undecided', '{operator,api,reader}'),
         ('expired_decisions', '{worker}'),
         ('expire_ticket', '{worker}'),
@@ -184,10 +186,12 @@ language sql immutable as $$
         ('create_console_code', '{api}'),
         ('use_console_code', '{api}'),
         ('find_id', '{operator,api,reader}'),
+        ('domain_names', '{operator,api,reader}'),
         -- reading; list_ and page_troubleshooting and command_payload give payloads
         ('list_troubleshooting', '{operator,api}'),
         ('page_troubleshooting', '{operator,api}'),
         ('command_payload', '{operator,api}'),
+        ('marked_payload', '{operator,api}'),          -- gives payloads
         ('command_meta', '{operator,api}'),
         ('list_failure_groups', '{operator,api,reader}'),
         ('group_id', '{operator,api,reader}'),

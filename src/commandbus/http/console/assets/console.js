@@ -43,10 +43,10 @@
     return size < 1 ? "now" : seconds > 0 ? text + " ago" : "in " + text;
   };
   const showTimes = (within = document) => {
-    for (const element of all("time[data-time]", within)) {
+    for (const element of all("time", within)) {
       const time = new Date(element.dateTime);
       const whole = absolute(time) + " " + zone();
-      const isNear = Math.abs(serverNow() - time) < 864e5 && element.dataset.time !== "absolute";
+      const isNear = Math.abs(serverNow() - time) < 864e5 && !("absolute" in element.dataset);
       const text = isNear ? relative(time) : whole;
       if (element.textContent !== text) element.textContent = text;
       if (element.title !== whole) element.title = whole;
@@ -293,6 +293,8 @@
     typing = setTimeout(() => filter(form), 250);
   });
 
+  if (find("#switch")) on(find("#switch"), "change", (event) => event.target.form.requestSubmit());
+
   // -- forms: one click, one request
   on(document, "submit", (event) => {
     const form = event.target;
@@ -306,11 +308,12 @@
   // -- copy
   on(document, "click", (event) => {
     const hit = (what) => event.target.closest(what);
-    const button = hit("[data-copy], [data-copy-from]");
+    const button = hit(".copy");
     if (button) {
       const { copy, copyFrom } = button.dataset;
-      // An id is whole in the title before its button: fifty of them twice would be kilobytes.
-      const text = copyFrom ? find("#" + copyFrom).textContent : copy || button.previousElementSibling.title;
+      // An id is whole before its button or in its row: fifty of them twice would be kilobytes.
+      const text = copyFrom ? find("#" + copyFrom).textContent
+        : copy || button.previousElementSibling?.title || hit("[data-row]").dataset.row;
       // Plain HTTP is for the own machine, where browsers have a clipboard too.
       navigator.clipboard?.writeText(text).then(() => say("Copied"));
       return;
@@ -347,6 +350,10 @@
     const field = find("input", palette);
     const list = find("ul", palette);
     const screens = all(".nav a").map((link) => ({ text: link.dataset.title, href: link.href }));
+    const domains = find("#switch");
+    for (const each of domains?.options || []) {
+      if (each.value) screens.push({ text: "Domain " + each.value, href: domains.dataset.url + each.value });
+    }
     const title = find("h1")?.textContent.trim();
     if (title && title.length < 80) {
       const place = { text: title, href: location.href };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -10,15 +9,14 @@ from fastapi import Query
 from starlette.responses import Response
 
 from commandbus.access.model import Scope
-from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidOperationError
+from commandbus.errors import CommandBusError, InvalidOperationError
 from commandbus.governance import fold_items
 from commandbus.governance.approvals import BATCH_APPROVE
-from commandbus.governance.considering import ItemChange
-from commandbus.governance.model import BatchTicket, Review, TicketStatus, Undecided
+from commandbus.governance.model import BatchTicket, TicketStatus, Undecided
 from commandbus.http.console.forms import Fields, Form
 from commandbus.http.console.headers import REGIONS_HEADER
 from commandbus.http.console.screen import Group, Page, Screen
-from commandbus.http.console.screens.limits import Meter, meter_of
+from commandbus.http.console.screens.limits import meter_of
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import Kind, Problem
 from commandbus.http.schemas.base import MAX_PAGE, Limit, PageOf50
@@ -101,41 +99,37 @@ async def ticket(
 async def _ticket_page(
     view: View, batch_id: UUID, *, limit: int = 100, cursor: str | None = None, conflict: str = ""
 ) -> Page:
-    governance, may_approve = view.bus.governance, view.may(Scope.APPROVE)
+    governance = view.bus.governance
+    values: dict[str, Any] = {"mask": MASK, "conflict": conflict, "considered": None}
     # What is to be approved does not change while somebody looks: only its state lives.
-    is_live = view.is_shared or REGIONS_HEADER in view.request.headers
-    considered = None
-    if may_approve and not is_live:
-        considered = await governance.consider(view.caller, batch_id)
-    if considered is not None or not view.may(Scope.READ):
-        found = (considered or await governance.consider(view.caller, batch_id)).ticket
+    if view.is_shared or REGIONS_HEADER in view.request.headers:
+        found = await _state_of(view, batch_id)
     else:
-        found = await governance.require(view.caller, batch_id)
-    review = None if is_live else await _reviewed(view, found, limit, cursor)
+        seen = await governance.examine(
+            view.caller, batch_id, limit=limit, cursor=cursor, preview_seconds=PREVIEW_SECONDS
+        )
+        found, considered, review = seen.ticket, seen.consideration, seen.review
+        states = () if considered is None else considered.limits
+        after = None if review is None else review.next_cursor
+        values |= {
+            "considered": considered,
+            "review": review,
+            "folded": None if review is None else fold_items(review.children),
+            "edits": [] if review is None else [each for each in review.children if each.edit],
+            "states": [meter_of(each) for each in states if each.scope == "user"],
+            "next": view.url("approvals.ticket", batch_id=batch_id, limit=limit, cursor=after)
+            if after else None,
+            "first": view.url("approvals.ticket", batch_id=batch_id) if cursor else None,
+            "changes": seen.changes,
+            "preview_problem": seen.preview_problem,
+        }  # fmt: skip
     declared = governance.types.get(found.batch_type)
-    values: dict[str, Any] = {
+    values |= {
         "ticket": found,
         "allowed": governance.allowed_actions(view.caller, found),
         "is_dangerous": declared is not None and declared.is_dangerous,
         "description": "" if declared is None else declared.description,
-        "considered": considered,
-        "review": review,
-        "mask": MASK,
-        "conflict": conflict,
     }
-    if not is_live:
-        has_preview = considered is not None and considered.has_preview
-        here = ("approvals.ticket", {"batch_id": batch_id})
-        values |= {
-            "folded": None if review is None else fold_items(review.children),
-            "edits": [] if review is None else [each for each in review.children if each.edit],
-            "states": await _limits_of(view, found) if may_approve else [],
-            "next": view.url(here[0], **here[1], limit=limit, cursor=review.next_cursor)
-            if review is not None and review.next_cursor
-            else None,
-            "first": view.url(here[0], **here[1]) if cursor else None,
-            **await _preview(view, found, review, has_one=has_preview),
-        }  # fmt: skip
     status = 409 if conflict else 200
     is_final = not found.is_open and not found.edit_count
     return view.page(
@@ -143,41 +137,11 @@ async def _ticket_page(
     )
 
 
-async def _limits_of(view: View, found: BatchTicket) -> list[Meter]:
-    states = await view.bus.governance.limit_states(found.created_by)
-    return [meter_of(each) for each in states if each.scope == "user"]
-
-
-async def _reviewed(
-    view: View, found: BatchTicket, limit: int, cursor: str | None
-) -> Review | None:
-    """The items, for those who may see them."""
-    waits = found.is_undecided or found.edit_count > 0
-    if not (view.may(Scope.READ_PAYLOAD) or (waits and view.may(Scope.APPROVE))):
-        return None
-    return await view.bus.governance.review(
-        view.caller, found.ticket_id, limit=limit, cursor=cursor
-    )
-
-
-async def _preview(
-    view: View, found: BatchTicket, review: Review | None, *, has_one: bool
-) -> dict[str, Any]:
-    """What each item of this page would change, if its type can tell in time."""
-    changes: list[ItemChange] = []
-    if not (has_one and review and review.children and found.is_undecided):
-        return {"changes": changes, "preview_problem": ""}
-    first = review.children[0].sequence_no - 1
-    try:
-        async with asyncio.timeout(PREVIEW_SECONDS):
-            changes = await view.bus.governance.preview(
-                view.caller, found.ticket_id, after=first, limit=len(review.children)
-            )
-    except (TimeoutError, DatabaseUnavailableError):
-        return {"changes": [], "preview_problem": "it did not answer in time"}
-    except InvalidOperationError as error:
-        return {"changes": [], "preview_problem": str(error)}
-    return {"changes": changes, "preview_problem": ""}
+async def _state_of(view: View, batch_id: UUID) -> BatchTicket:
+    governance = view.bus.governance
+    if view.may(Scope.READ):
+        return await governance.require(view.caller, batch_id)
+    return (await governance.consider(view.caller, batch_id)).ticket
 
 
 # -- one decision

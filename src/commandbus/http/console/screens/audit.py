@@ -7,14 +7,18 @@ from typing import Annotated
 from fastapi import Query
 
 from commandbus.commands.people import PersonEvent
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.routes.operations import reached
-from commandbus.http.schemas.base import DomainQuery, Moment, PageOf50
+from commandbus.http.schemas.base import Moment, PageOf50
 from commandbus.models import AuditEvent, AuditEventType
 from commandbus.paging import Page as PageOf
 
-screen = Screen("audit", "Audit", order=120, group=Group.TRUST, icon="book")
+screen = Screen(
+    "audit", "Audit", order=120, group=Group.TRUST, icon="book",
+    domain_page="audit",
+)  # fmt: skip
 
 Actor = Annotated[str | None, Query(max_length=200)]
 Kind = Annotated[AuditEventType | None, Query(description="Only this event.")]
@@ -25,7 +29,7 @@ Machine = Annotated[bool, Query(description="What the machine did, too.")]
 async def show(
     view: Show,
     paging: PageOf50,
-    domain: DomainQuery = None,
+    domain: DomainFilter = None,
     actor: Actor = None,
     event_type: Kind = None,
     since: Moment = None,

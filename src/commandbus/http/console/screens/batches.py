@@ -18,10 +18,11 @@ from commandbus.errors import TicketNotFoundError
 from commandbus.http.console.formats import look_of
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.headers import REGIONS_HEADER
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import Kind, Problem, not_found
-from commandbus.http.schemas.base import DomainPath, DomainQuery, PageOf50
+from commandbus.http.schemas.base import DomainPath, PageOf50
 from commandbus.models import BatchMetadata, BatchStatus, CommandStatus
 from commandbus.privacy.redaction import redact_payload
 
@@ -37,7 +38,10 @@ COMMAND_STATES = [
 #: Domains that have a link of their own.
 DOMAINS_SHOWN = 12
 
-screen = Screen("batches", "Batches", order=50, group=Group.WORK, icon="box")
+screen = Screen(
+    "batches", "Batches", order=50, group=Group.WORK, icon="box",
+    domain_page="batches",
+)  # fmt: skip
 
 
 class Line(NamedTuple):
@@ -88,7 +92,7 @@ _MEMORY = Memory()
 
 @screen.page("/batches", live=2.0)
 async def show(
-    view: Show, paging: PageOf50, domain: DomainQuery = None, status: BatchStatus | None = None
+    view: Show, paging: PageOf50, domain: DomainFilter = None, status: BatchStatus | None = None
 ) -> Page:
     """Batches of a domain, newest first; without one, those of all domains that are open."""
     reach = view.caller.domains
@@ -136,7 +140,10 @@ async def batch(
     bus, now = view.bus, datetime.now(UTC)
     found = await bus.batches.require(domain, batch_id, viewer=view.viewer)
     has_ended = found.completed_at is not None
-    facts = BatchFacts() if has_ended else await bus.batches.facts(found)
+    if has_ended:
+        facts, ending = BatchFacts(), await bus.batches.ending(found)
+    else:
+        facts, ending = await bus.batches.outlook(found)
     load = None if facts.is_sealed else await bus.loads.get(domain, batch_id)
     errors = await _MEMORY.errors(view, found)
     commands = await bus.batches.page_commands(domain, batch_id, status=status, **paging)
@@ -148,6 +155,7 @@ async def batch(
         line=_line(found),
         batch=found,
         facts=facts,
+        ending=ending,
         load=load,
         sentence=batch_sentence(found, facts, now, load),
         pace=pace_of(found, now, _MEMORY.look(found, now)),

@@ -16,7 +16,10 @@ from commandbus.http.console.view import Show, View
 from commandbus.http.schemas.base import DomainPath
 from commandbus.troubleshooting import CommandLife, LifeStep
 
-screen = Screen("command", "Command", order=0, group=Group.WORK, icon="list")
+screen = Screen(
+    "command", "Command", order=0, group=Group.WORK, icon="list",
+    domain_page="commands",
+)  # fmt: skip
 
 #: Seconds between two events from which on the wait is drawn, and the longest one that is.
 WAIT_SHOWN = 1.0

@@ -26,7 +26,10 @@ from commandbus.http.console.view import Show, View
 from commandbus.http.schemas.base import PageOf50
 from commandbus.models import CommandStatus
 
-screen = Screen("commands", "Commands", order=20, group=Group.WORK, icon="list", shortcut="c")
+screen = Screen(
+    "commands", "Commands", order=20, group=Group.WORK, icon="list", shortcut="c",
+    domain_page="commands",
+)  # fmt: skip
 
 #: Times that can be chosen with a click.
 PRESETS = [

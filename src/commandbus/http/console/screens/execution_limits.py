@@ -10,8 +10,8 @@ from starlette.responses import Response
 from commandbus.access.model import Scope
 from commandbus.errors import InvalidInputError
 from commandbus.gates.model import ExecutionLimit, rule_text
-from commandbus.http.auth.scopes import ReachedDomain
 from commandbus.http.console.forms import Fields, Form
+from commandbus.http.console.queries import ReachedFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
@@ -21,8 +21,9 @@ from commandbus.http.schemas.base import DomainPath, TypeQuery
 KEYS_SHOWN = 50
 
 screen = Screen(
-    "execution_limits", "Execution limits", order=100, group=Group.RUNNING, icon="lanes"
-)
+    "execution_limits", "Execution limits", order=100, group=Group.RUNNING, icon="lanes",
+    domain_page="execution_limits",
+)  # fmt: skip
 
 
 class Wanted(NamedTuple):
@@ -40,7 +41,7 @@ PerKey = Annotated[bool, Query(description="The limit by key of the type.")]
 
 
 @screen.page("/execution-limits", live=5.0)
-async def show(view: Show, domain: ReachedDomain) -> Page:
+async def show(view: Show, domain: ReachedFilter) -> Page:
     """The limits of all domains, or of one, with what runs and waits now."""
     found = await view.bus.limits.list(domain)
     return view.page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from uuid import UUID
 
@@ -16,6 +17,10 @@ from commandbus.http.console.screen import Page, Screen
 from commandbus.http.console.sign_in import sign_out
 from commandbus.http.console.view import ROOT, Show, View
 
+#: What looks like the beginning of a fingerprint.
+_BEGINNING = re.compile("[0-9a-f]{4,64}")
+#: Causes and domains that are listed.
+SHOWN = 20
 #: Every caller who is let in may.
 ANY = tuple(scope for scope in Scope if scope is not Scope.READ)
 
@@ -24,7 +29,9 @@ screen = Screen("frame", "Console", order=0, alternatives=ANY)
 
 @screen.page("/find", name="find")
 async def find(view: Show, q: Annotated[str, Query(max_length=200)] = "") -> Page | Response:
-    """Find a thing by its id, with one read; a screen by its name, with none."""
+    """Find a thing by its id, or a cause by the beginning of its fingerprint, with one read; a
+    screen or a domain by its name, with none.
+    """
     found: list[tuple[str, str]] = []
     looked_for = _uuid_of(q)
     if looked_for is not None and view.may(Scope.READ):
@@ -35,6 +42,17 @@ async def find(view: Show, q: Annotated[str, Query(max_length=200)] = "") -> Pag
         if len(found) == 1:
             return RedirectResponse(found[0][1], 303)
     words = q.strip().lower()
+    if _BEGINNING.fullmatch(words) and view.may(Scope.READ):
+        found += await _causes(view, words)
+        if len(found) == 1:
+            return RedirectResponse(found[0][1], 303)
+    if words and view.may(Scope.READ):
+        domains = await view.console.domains_for(view)
+        found += [
+            (f"Domain {each}", view.url("workers.domain", domain=each))
+            for each in domains
+            if words in each
+        ][:SHOWN]
     screens = [
         each
         for each in view.console.registry.screens
@@ -43,6 +61,19 @@ async def find(view: Show, q: Annotated[str, Query(max_length=200)] = "") -> Pag
     return view.page(
         "frame/find.html", "Find", q=q, found=found, screens=screens, is_id=looked_for is not None
     )
+
+
+async def _causes(view: View, beginning: str) -> list[tuple[str, str]]:
+    """The failure groups whose fingerprint begins so."""
+    found = await view.bus.troubleshooting.find_groups(
+        search=beginning, include_empty=True, viewer=view.viewer
+    )
+    return [
+        (f"Cause {each.fingerprint} in {each.domain}: {each.message}"[:200],
+         view.url("troubleshooting.group", domain=each.domain, fingerprint=each.fingerprint))
+        for each in found.groups
+        if each.fingerprint.startswith(beginning) and view.caller.reaches(each.domain)
+    ][:SHOWN]  # fmt: skip
 
 
 def _uuid_of(text: str) -> UUID | None:

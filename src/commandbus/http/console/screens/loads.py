@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from functools import partial
 
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show
 from commandbus.http.problems import not_found
-from commandbus.http.schemas.base import DomainQuery, PageOf50
+from commandbus.http.schemas.base import PageOf50
 from commandbus.loads.model import LoadStatus
 
 #: Loads that are not done that are looked at, to find those that stopped.
 OPEN_SHOWN = 100
 
-screen = Screen("loads", "Loads", order=60, group=Group.WORK, icon="load")
+screen = Screen(
+    "loads", "Loads", order=60, group=Group.WORK, icon="load",
+    domain_page="loads",
+)  # fmt: skip
 
 
 @screen.page("/loads", live=2.0)
 async def show(
-    view: Show, paging: PageOf50, domain: DomainQuery = None, status: LoadStatus | None = None
+    view: Show, paging: PageOf50, domain: DomainFilter = None, status: LoadStatus | None = None
 ) -> Page:
     """Those that stopped on top, with what to type; then all, newest first."""
     if domain is not None and not view.caller.reaches(domain):

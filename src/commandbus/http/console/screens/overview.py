@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from commandbus.access.visibility import sees_all
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
+from commandbus.http.problems import not_found
 from commandbus.models import BatchMetadata
 from commandbus.troubleshooting import BulkStatus
 from commandbus.upkeep.needs import Need, NeedKind, Urgency, needs_of
@@ -19,7 +21,10 @@ LOOKED_AT = 100
 #: What needs somebody, at most; the rest is counted.
 NEEDS_SHOWN = 8
 
-screen = Screen("overview", "Overview", order=10, group=Group.WORK, icon="overview", shortcut="o")
+screen = Screen(
+    "overview", "Overview", order=10, group=Group.WORK, icon="overview", shortcut="o",
+    domain_page="overview",
+)  # fmt: skip
 
 
 class Card(NamedTuple):
@@ -40,12 +45,17 @@ class Line(NamedTuple):
 
 
 @screen.page("/", live=2.0)
-async def show(view: Show) -> Page:
+async def show(view: Show, domain: DomainFilter = None) -> Page:
     """Four reads, however many domains there are."""
-    figures, domains = view.bus.upkeep.figures, view.caller.domains
+    if domain is not None and not view.caller.reaches(domain):
+        raise not_found("no such domain")
+    figures = view.bus.upkeep.figures
+    domains = view.caller.domains if domain is None else frozenset({domain})
     found = await figures.overview(domains)
     rates = await figures.rates(domains)
-    bulks = await view.bus.bulk.page(status=BulkStatus.RUNNING, viewer=view.viewer, limit=SHOWN)
+    bulks = await view.bus.bulk.page(
+        domain, status=BulkStatus.RUNNING, viewer=view.viewer, limit=SHOWN
+    )
     needs = needs_of(found, rates)
     return view.page(
         "overview/index.html",
@@ -54,7 +64,7 @@ async def show(view: Show) -> Page:
         more=max(0, len(needs) - NEEDS_SHOWN),
         cards=[_card(each, rates.get(each.domain)) for each in found],
         bulks=bulks.items,
-        batches=await _open_batches(view),
+        batches=await _open_batches(view, domain),
     )
 
 
@@ -62,11 +72,12 @@ def _card(at: DomainOverview, rates: DomainRates | None) -> Card:
     return Card(at, rates, None if rates is None else rates.seconds_to_drain(at.ready))
 
 
-async def _open_batches(view: View) -> list[BatchMetadata]:
+async def _open_batches(view: View, domain: str | None) -> list[BatchMetadata]:
     if not sees_all(view.caller):
         return []  # the list of open ones knows no owners
     found = await view.bus.batches.list_open(limit=LOOKED_AT)
-    return [each for each in found if view.caller.reaches(each.domain)][:SHOWN]
+    shown = (each for each in found if domain in {None, each.domain})
+    return [each for each in shown if view.caller.reaches(each.domain)][:SHOWN]
 
 
 _LOOKS = {

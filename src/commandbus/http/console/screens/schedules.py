@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from commandbus.access.model import Scope
 from commandbus.errors import CommandBusError, ScheduleNotFoundError
-from commandbus.http.auth.scopes import ReachedDomain
 from commandbus.http.console.forms import Fields
+from commandbus.http.console.queries import ReachedFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.schemas.base import DomainPath, PageOf50
@@ -22,11 +22,14 @@ from commandbus.schedules.model import Schedule, ScheduleStatus
 #: How many of the next times are shown.
 NEXT_SHOWN = 8
 
-screen = Screen("schedules", "Schedules", order=90, group=Group.RUNNING, icon="clock")
+screen = Screen(
+    "schedules", "Schedules", order=90, group=Group.RUNNING, icon="clock",
+    domain_page="schedules",
+)  # fmt: skip
 
 
 @screen.page("/schedules", live=5.0)
-async def show(view: Show, domain: ReachedDomain, paging: PageOf50) -> Page:
+async def show(view: Show, domain: ReachedFilter, paging: PageOf50) -> Page:
     """Schedules by domain and name."""
     found = await view.bus.schedules.list(domain, **paging)
     return view.page(

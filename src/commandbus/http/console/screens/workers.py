@@ -9,13 +9,17 @@ from starlette.responses import Response
 from commandbus.access.model import Scope
 from commandbus.errors import InvalidInputError
 from commandbus.http.console.forms import Fields
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
-from commandbus.http.schemas.base import DomainPath, DomainQuery, TypeQuery
+from commandbus.http.schemas.base import DomainPath, TypeQuery
 from commandbus.upkeep.overview import DomainOverview
 
-screen = Screen("workers", "Workers", order=80, group=Group.RUNNING, icon="worker", shortcut="w")
+screen = Screen(
+    "workers", "Workers", order=80, group=Group.RUNNING, icon="worker", shortcut="w",
+    domain_page="workers",
+)  # fmt: skip
 
 #: How long a pause may be chosen to last: seconds as a text, and words. Empty: until it is resumed.
 PAUSES = [
@@ -28,7 +32,7 @@ PAUSES = [
 
 
 @screen.page("/workers", live=5.0)
-async def show(view: Show, domain: DomainQuery = None) -> Page:
+async def show(view: Show, domain: DomainFilter = None) -> Page:
     """Workers, the most silent first, and the domains that they serve."""
     chosen = view.caller.domains if domain is None else _only(view, domain)
     workers = await view.bus.upkeep.figures.workers(chosen)
