@@ -10,7 +10,7 @@ from typing import Any, Literal
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.extras import extra
 from commandbus.meta import check_meta
-from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Middleware, Proceed
+from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Surrounding
 from commandbus.middleware.guarding import Guard
 from commandbus.middleware.scopes import LazyScope
 
@@ -26,7 +26,7 @@ Report = Literal["final", "all", "none"]
 _REPORTS = ("final", "all", "none")
 
 
-class Sentry(Middleware):
+class Sentry(Surrounding):
     """Sends events to the Sentry that the application has set up with `sentry_sdk.init`.
 
     `report`: "final" when a command is parked or has failed for good, "all" for each failed
@@ -37,7 +37,7 @@ class Sentry(Middleware):
         if report not in _REPORTS:
             raise InvalidSettingError(f"report is {report!r}; use {', '.join(_REPORTS)}")
         self._report = report
-        self._guard = Guard("the middleware Sentry")
+        self.guard = Guard("the middleware Sentry")
         # The worker logs each failure too: the logging integration would send it a second time.
         ignore_logger("commandbus.worker")
 
@@ -49,46 +49,39 @@ class Sentry(Middleware):
 
     @contextmanager
     def _sending(self, drafts: Drafts) -> Iterator[None]:
-        with self._guard:
+        with self.guard:
             headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
             drafts.each(lambda draft: self._add(draft, headers))
         yield
 
     def _add(self, draft: Draft, headers: dict[str, str]) -> None:
-        with self._guard:
+        with self.guard:
             for key in sorted(headers, reverse=True):  # the trace before its baggage
                 if key in draft.meta:
                     continue
                 try:
                     check_meta({**draft.meta, key: headers[key]})
                 except InvalidInputError:
-                    self._guard.warn(f"{key} does not fit into meta, and is left out")
+                    self.guard.warn(f"{key} does not fit into meta, and is left out")
                 else:
                     draft.meta[key] = headers[key]
 
     # -- handling
 
-    async def handle(self, call: Call, proceed: Proceed) -> Any:
+    def enter(self, call: Call) -> tuple[Scope, Scope]:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
-        before: tuple[Scope, Scope] | None = None
-        try:  # not `with self._guard`, which each command would pay for
-            before = self._enter(call)
-        except Exception as error:  # noqa: BLE001  (it must not fail a command)
-            self._guard.warn(type(error).__name__)
-        try:
-            return await proceed()
-        finally:
-            if before is not None:
-                Scope.set_isolation_scope(before[0])
-                Scope.set_current_scope(before[1])
-
-    def _enter(self, call: Call) -> tuple[Scope, Scope]:
-        before = Scope.get_isolation_scope(), Scope.get_current_scope()
-        scope = LazyScope.of(before[0], partial(self._describe, call))
+        isolation, current = Scope.get_isolation_scope(), Scope.get_current_scope()
+        scope = LazyScope.of(isolation, partial(self._describe, call))
         call.state[self] = scope
         Scope.set_isolation_scope(scope)
-        Scope.set_current_scope(LazyScope.of(before[1], None))
-        return before
+        Scope.set_current_scope(LazyScope.of(current, None))
+        return isolation, current
+
+    def leave(self, call: Call, entered: tuple[Scope, Scope]) -> None:
+        """Back to the scopes of before."""
+        del call
+        Scope.set_isolation_scope(entered[0])
+        Scope.set_current_scope(entered[1])
 
     @staticmethod
     def _describe(call: Call, scope: Scope) -> None:
@@ -119,7 +112,7 @@ class Sentry(Middleware):
             return
         if self._report == "final" and not outcome.is_final:
             return
-        with self._guard, use_isolation_scope(scope):
+        with self.guard, use_isolation_scope(scope):
             scope.set_tag("commandbus.outcome", outcome.name)
             scope.set_tag("commandbus.error_code", outcome.error_code)
             event, hint = _event(call, outcome, error)
