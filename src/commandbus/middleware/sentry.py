@@ -24,6 +24,8 @@ __all__ = ["Report", "Sentry"]
 
 Report = Literal["final", "all", "none"]
 _REPORTS = ("final", "all", "none")
+#: Loggers of Django's Tasks: a receiver of theirs logs the last failure of each task as an error.
+_REPEATING = frozenset({"django.tasks", "django_tasks"})
 
 
 class Sentry(Surrounding):
@@ -83,13 +85,12 @@ class Sentry(Surrounding):
         Scope.set_isolation_scope(entered[0])
         Scope.set_current_scope(entered[1])
 
-    @staticmethod
-    def _describe(call: Call, scope: Scope) -> None:
+    def _describe(self, call: Call, scope: Scope) -> None:
         command = call.command
         scope.clear_breadcrumbs()  # what the process noted before
         # Called after those of integrations, and with the breadcrumbs of the handler. For what the
         # handler reports or logs itself too: that has its variables, and the payload is in them.
-        scope.add_event_processor(lambda event, _hint: _redacted(event, call))
+        scope.add_event_processor(partial(self._processed, call))
         # Also without `sentry-trace`: then it is a new trace, not that of what started the worker.
         scope.generate_propagation_context(call.ctx.meta)
         scope.set_transaction_name(f"{command.domain}/{command.command_type}")
@@ -104,6 +105,12 @@ class Sentry(Surrounding):
                 "attempt": call.attempt,
             },
         )
+
+    def _processed(self, call: Call, event: Any, hint: Any) -> Any:
+        del hint
+        if event.get("logger") in _REPEATING and self._report != "none":
+            return None  # the same failure, which `on_outcome` reports with all that is known of it
+        return _redacted(event, call)
 
     def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
         """Report it, if it is to be reported."""
