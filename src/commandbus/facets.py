@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from uuid import UUID
 
-from commandbus.commands.drafted import sending_through
+from commandbus.commands.drafted import plain_sending, sending_through
+from commandbus.commands.drafting import Drafting
 from commandbus.commands.preparing import Preparer
 from commandbus.commands.sending import Sending
 from commandbus.handlers.registry import HandlerRegistry
@@ -90,6 +91,12 @@ class Facets:
         sending = Sending(store, self._preparer, max_send_many=self._settings.max_send_many)
         other._sending = sending_through(sending)
         return other
+
+    def _send_inside(self, middleware: Sequence[Middleware]) -> None:
+        """More middleware around sends, inside what is there."""
+        before = self._preparer.drafting.middleware
+        self._preparer.drafting = Drafting((*before, *middleware))
+        self._sending = sending_through(plain_sending(self._sending))
 
     async def close(self) -> None:
         """Stop the workers and let go of what the bus opened itself."""

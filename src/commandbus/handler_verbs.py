@@ -71,6 +71,8 @@ class HandlerVerbs(FlowVerbs):
         self._registry.include(gathered.drafts, gathered.resources)
         self._registry.thread_hooks = self._registry.thread_hooks.joined(gathered.thread_hooks)
         self._registry.find_by_name(gathered.finders)
+        if gathered.around_sends:
+            self._send_inside(gathered.around_sends)
 
     @property
     def domains(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from psycopg import sql
@@ -31,11 +31,24 @@ def site_template(server: Server, template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def site(server: Server, site_template: str) -> Iterator[str]:
+def new_site(server: Server, site_template: str) -> Iterator[Callable[[], str]]:
+    """Makes databases of the project, for one test; returns their addresses."""
+    made: list[str] = []
+
+    def make() -> str:
+        name = f"site_{secrets.token_hex(6)}"
+        with server.admin() as admin:
+            clone = sql.SQL("create database {} template {}")
+            admin.execute(clone.format(sql.Identifier(name), sql.Identifier(site_template)))
+        made.append(name)
+        return server.dsn(name)
+
+    yield make
+    for name in made:
+        _drop(server, name)
+
+
+@pytest.fixture
+def site(new_site: Callable[[], str]) -> str:
     """The address of a database of the project, for one test."""
-    name = f"site_{secrets.token_hex(6)}"
-    with server.admin() as admin:
-        clone = sql.SQL("create database {} template {}")
-        admin.execute(clone.format(sql.Identifier(name), sql.Identifier(site_template)))
-    yield server.dsn(name)
-    _drop(server, name)
+    return new_site()

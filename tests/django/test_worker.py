@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -119,6 +121,39 @@ def test_a_connection_that_is_cut_while_a_handler_works_costs_no_attempt(
     assert query(site, "select count(*) from shop_order") == [(1,)]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_connections_that_are_cut_in_many_handlers_park_nothing_and_cost_no_attempt(
+    site: str, tmp_path: Path
+) -> None:
+    count = int(os.environ.get("DJANGO_CUTS", "200"))
+    log = tmp_path / "log"
+    with BlockingBus.connect(site) as bus:
+        bus.send_many(
+            "shop",
+            [
+                BatchCommand(kind, new_id(), {"number": f"{n}", "loses_connection": True})
+                for n, kind in zip(range(count), cycle(("Pay", "Note")), strict=False)
+            ],
+        )
+        with working(site, log, "-d", "shop", "--concurrency", "4"):
+
+            def states() -> list[tuple[Any, ...]]:
+                return query(
+                    site,
+                    "select status, attempts, snoozes, count(*)"
+                    " from commandbus.command_bus_command group by 1, 2, 3",
+                )
+
+            def is_done() -> bool:
+                return {status for status, *_ in states()}.isdisjoint({"PENDING", "IN_PROGRESS"})
+
+            until_sync(is_done, timeout=PATIENCE + count)
+    # Each connection was ended by the server while its handler had the command.
+    assert states() == [("COMPLETED", 1, 1, count)], log.read_text()[-4_000:]
+    assert query(site, "select count(*) from shop_order") == [(count,)]
+
+
 def test_a_lost_lease_rolls_the_rows_of_the_orm_back(site: str, tmp_path: Path) -> None:
     with BlockingBus.connect(site) as bus, working(site, tmp_path / "log", "-d", "shop"):
         command_id = bus.send("shop", "Pay", new_id(), {"number": "1", "loses_lease": True})
@@ -184,8 +219,14 @@ def test_rows_and_completions_are_equal_though_workers_are_killed(site: str) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
-def test_rows_and_completions_are_equal_though_workers_are_killed_often(site: str) -> None:
-    kill(site, int(os.environ.get("DJANGO_KILLS", "60")))
+def test_rows_and_completions_are_equal_though_workers_are_killed_often(
+    new_site: Callable[[], str],
+) -> None:
+    # A kill is mostly waiting, for leases to lapse and for suspects to be alone: five at once.
+    times = int(os.environ.get("DJANGO_KILLS", "60")) // 5
+    with ThreadPoolExecutor(5) as threads:
+        for done in [threads.submit(kill, new_site(), times) for _ in range(5)]:
+            done.result()
 
 
 def test_reload_is_refused_without_debug(site: str) -> None:

@@ -28,6 +28,8 @@ from commandbus import (
 from commandbus.commands.drafted import sending_through
 from commandbus.errors import Fail
 from commandbus.middleware import Call, CallOutcome, Draft, Drafts, Middleware
+from commandbus.middleware.base import Surrounding
+from commandbus.middleware.guarding import Guard
 from commandbus.outcomes import Snooze
 from commandbus.testing import fake_bus, run_until_idle, store_of
 
@@ -151,6 +153,39 @@ async def test_without_middleware_nothing_is_between_the_worker_and_the_handler(
         ]  # fmt: skip
         assert stack.index(worker[0]) == 1  # the handler itself is frame 0
         assert not [each for each in stack if "commandbus/middleware" in each]
+
+
+async def test_built_in_middleware_is_in_its_place_and_alone_adds_no_frame(make: Make) -> None:
+    notes: list[str] = []
+    frames: list[str] = []
+
+    class BuiltIn(Surrounding):
+        guard = Guard("the middleware of a test")
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def enter(self, call: Call) -> str:
+            notes.append(f"{self.name} in")
+            return self.name
+
+        def leave(self, call: Call, entered: str) -> None:
+            notes.append(f"{entered} out")
+
+    async def work(command: Command, ctx: HandlerContext) -> None:
+        frames.extend(frame.filename for frame in inspect.stack())
+
+    first, second = BuiltIn("first"), BuiltIn("second")
+    for middleware in ([first, second], [first, Noting("mine", notes), second]):
+        bus = make(*middleware)
+        bus.register_handler("shop", "Work", work)
+        await send(bus)
+        await run_until_idle(bus)
+        if len(middleware) == 2:
+            assert not [each for each in frames if "commandbus/middleware" in each]
+            assert notes == ["first in", "second in", "second out", "first out"]
+            notes.clear()
+    assert notes == ["first in", "mine in", "second in", "second out", "mine out", "first out"]
 
 
 async def test_without_middleware_the_sends_of_a_bus_are_those_without_a_layer(make: Make) -> None:

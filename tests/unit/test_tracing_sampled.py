@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, PermanentCommandError
 from commandbus.middleware.opentelemetry import OpenTelemetry
-from commandbus.middleware.sampling import Sampling
+from commandbus.middleware.sampling import DroppedSpan, Sampling
 from commandbus.testing import fake_bus, run_until_idle
 
 RATIO = 0.25
@@ -249,13 +249,19 @@ def test_what_is_dropped_early_is_what_the_sampler_drops(
         propagate.extract({"traceparent": UNSAMPLED})
     ).get_span_context()
     decided = [Sampling(tracer).decide(each) for each in (parent, None)]
-    assert [isinstance(each, trace.SpanContext) for each in decided] == [child, root]
+    assert [isinstance(each, DroppedSpan) for each in decided] == [child, root]
     sent = trace.set_span_in_context(trace.NonRecordingSpan(parent), context.Context())
     for each, given, early in zip(decided, (sent, context.Context()), (child, root), strict=True):
         span = tracer.start_span("x", context=given)
         assert not (early and span.is_recording())
-        if isinstance(each, trace.SpanContext):
-            assert each.trace_flags == span.get_span_context().trace_flags
+        if isinstance(each, DroppedSpan):
+            found = each.get_span_context()
+            assert found.trace_flags == span.get_span_context().trace_flags
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier, trace.set_span_in_context(each, context.Context()))
+            assert carrier["traceparent"] == each.traceparent()
+            assert not each.is_recording()
+            assert f"{found.trace_id:032x}" in repr(each)
 
 
 def test_a_provider_that_is_set_up_later_is_found() -> None:
@@ -266,4 +272,4 @@ def test_a_provider_that_is_set_up_later_is_found() -> None:
     sampling = Sampling(proxy)
     assert sampling.decide(None) is proxy
     proxy._tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test")
-    assert isinstance(sampling.decide(None), trace.SpanContext)
+    assert isinstance(sampling.decide(None), DroppedSpan)

@@ -23,6 +23,11 @@ def sending_through(sending: Sending) -> Sending | DraftedSending:
     return DraftedSending(sending) if sending.preparer.drafting.middleware else sending
 
 
+def plain_sending(sending: Sending | DraftedSending) -> Sending:
+    """The same without what is around it."""
+    return sending._sending if isinstance(sending, DraftedSending) else sending
+
+
 def outgoing(preparer: Preparer) -> SendPreparer:
     """What prepares the commands that handlers send with their outcome."""
     if not preparer.drafting.middleware:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from math import ceil
 from operator import itemgetter
@@ -48,8 +47,9 @@ _LEASE: LiteralString = (
 #: For how many seconds a command has been due that is started for the first time. By the clock of
 #: the server, which is not that of the worker.
 _WAITED: LiteralString = (
-    ", case when r.lease_epoch = 1 then (select extract(epoch from clock_timestamp() -"
-    " greatest(c.created_at, c.deliver_at, c.queued_at)) from {schema}.command_bus_command c"
+    ", case when r.lease_epoch = 1 then (select cast(extract(epoch from"
+    " clock_timestamp() - greatest(c.created_at, c.deliver_at, c.queued_at)) as float8)"
+    " from {schema}.command_bus_command c"
     " where c.domain = %s and c.command_id = r.command_id) end"
 )
 _FROM_RECEIVE: LiteralString = (
@@ -193,10 +193,11 @@ class PostgresStore(PostgresSends, PostgresFlow):
         rows = await self.gateway.rows(_RECEIVE_WITH_DUE, (domain, *params), domain=domain)
         now = time.monotonic()
         rows.sort(key=_MESSAGE)
-        due = (None if row[-1] is None else now - float(row[-1]) for row in rows)
-        return [
-            replace(Lease(domain, *row[:-1]), due_at=at) for row, at in zip(rows, due, strict=True)
-        ]
+        leases = [Lease(domain, *row) for row in rows]
+        for lease in leases:  # the last column is for how long; nobody else has them yet
+            if lease.due_at is not None:
+                lease.due_at = now - lease.due_at
+        return leases
 
     async def _give_back(self, domain: str, answer: PGresult | None) -> None:
         # Leased, and nobody knows what: a lease that lapses would be held against the command.

@@ -26,6 +26,7 @@ def gathered() -> Handlers:
     found = configuration()
     provider = DjangoTransaction(found.database)
     app = Handlers(middleware=[_middleware(each) for each in found.middleware])
+    app.around_sends = app._middleware
     plain = Handlers()
     plain.include(*_handlers(found.handlers_module))
     app._take(  # what `include` does, with each handler put on Django's connections

@@ -56,6 +56,8 @@ class Handlers:
         self._resources: dict[Callable[..., Any], Resource] = {}
         self._finders: dict[str, Finder] = {}
         self._thread_hooks = ThreadHooks()
+        #: Around all sends of a bus that includes these, too: of one that others configure.
+        self.around_sends: tuple[Middleware, ...] = ()
 
     def handle(
         self, command_type: str | type[TypedCommand], **options: Unpack[HandlerOptions]
@@ -162,6 +164,7 @@ class Handlers:
         )
         for other in others:
             self._resources |= other._resources
+            self.around_sends += other.around_sends
             self._thread_hooks = self._thread_hooks.joined(other.thread_hooks)
             for domain, finder in other.finders.items():
                 self.find_by_name(domain, finder)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
+from commandbus.middleware.guarding import Guard
+
 if TYPE_CHECKING:
     from commandbus.handler import HandlerContext, HandlerEntry
     from commandbus.models import Command
@@ -43,31 +45,29 @@ class CallOutcome:
 class Call:
     """One attempt at a command, as all middleware around it see it."""
 
-    __slots__ = (
-        "_redact", "_state", "command", "ctx", "decided", "entry", "error", "has_proceeded",
-        "run_handler",
-    )  # fmt: skip
+    # On the class: most attempts end before any of these changes, and to set each costs time.
+    #: What left the chain of middleware, if it was an error.
+    error: BaseException | None = None
+    #: The worker's: whether the handler was called.
+    has_proceeded: bool = False
+    #: The worker's: how it ended, where that is committed before it is told.
+    decided: CallOutcome | None = None
+    _state: dict[Any, Any] | None = None
 
     def __init__(
         self,
         command: Command,
         ctx: HandlerContext,
         entry: HandlerEntry,
-        run_handler: Proceed,
+        run_handler: Proceed | None,
         redact: Callable[[str], str],
     ) -> None:
         self.command = command
         self.ctx = ctx
         self.entry = entry
-        #: What left the chain of middleware, if it was an error.
-        self.error: BaseException | None = None
-        #: The worker's: calls the handler, and whether it was called.
+        #: The worker's: calls the handler; None: it does so itself.
         self.run_handler = run_handler
-        self.has_proceeded = False
-        #: The worker's: how it ended, where that is committed before it is told.
-        self.decided: CallOutcome | None = None
         self._redact = redact
-        self._state: dict[Any, Any] | None = None
 
     @property
     def attempt(self) -> int:
@@ -153,6 +153,57 @@ class Middleware:
 
         `error` is what left the chain of middleware; its texts may contain secrets.
         """
+
+
+class Surrounding(Middleware):
+    """For built-in ones, which only do something before a handler and after it.
+
+    Two calls cost less than a coroutine around each command, and several share one frame, or none.
+    Neither may fail a command: the guard has their errors.
+    """
+
+    guard: Guard
+
+    def enter(self, call: Call) -> Any:
+        """Before the handler; what it returns is given to `leave`, and None is not."""
+        raise NotImplementedError
+
+    def leave(self, call: Call, entered: Any) -> None:
+        """After the handler, however it ended."""
+        raise NotImplementedError
+
+    async def handle(self, call: Call, proceed: Proceed) -> Any:
+        """The same for those who call it by themselves."""
+        around = (self,)
+        entered = enter_all(around, call)
+        try:
+            return await proceed()
+        finally:
+            leave_all(around, call, entered)
+
+
+def enter_all(around: Sequence[Surrounding], call: Call) -> list[Any]:
+    """What is before a handler, the first outermost."""
+    entered: list[Any] = []
+    for each in around:
+        try:
+            entered.append(each.enter(call))
+        except Exception as error:  # noqa: BLE001  (it must not fail a command)
+            each.guard.warn(type(error).__name__)
+            entered.append(None)
+    return entered
+
+
+def leave_all(around: Sequence[Surrounding], call: Call, entered: list[Any]) -> None:
+    """What is after it, in the opposite order."""
+    for each in reversed(around):
+        what = entered.pop()
+        if what is None:
+            continue
+        try:
+            each.leave(call, what)
+        except Exception as error:  # noqa: BLE001
+            each.guard.warn(type(error).__name__)
 
 
 class WorkerMiddleware(Middleware):

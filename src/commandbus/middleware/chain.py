@@ -9,10 +9,19 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 from commandbus.errors import HandlerError, InvalidOperationError, InvalidSettingError
-from commandbus.middleware.base import Call, CallOutcome, Drafts, Middleware
+from commandbus.middleware.base import (
+    Call,
+    CallOutcome,
+    Drafts,
+    Middleware,
+    Surrounding,
+    enter_all,
+    leave_all,
+)
 
 _log = logging.getLogger("commandbus.worker")
 
@@ -27,6 +36,8 @@ class Layers:
     handle: _Async | None
     in_thread: _InThread | None
     observers: tuple[Middleware, ...]
+    #: Of a handler with no others on the loop: the worker calls them, and then the handler itself.
+    surrounding: tuple[Surrounding, ...] = ()
 
     def moved_into(self, handler: Callable[..., Any]) -> tuple[Callable[..., Any], Layers | None]:
         """The handler with the layers of its thread in it, and the layers that are left.
@@ -100,13 +111,36 @@ def layers_of(
     if not (around or inside or observers):
         return None
     handle: _Async | None = None
-    for each in reversed(around):
-        handle = _around(each.handle, _innermost if handle is None else handle)
+    surrounding: tuple[Surrounding, ...] = ()
+    for together, group in groupby(reversed(around), key=_is_surrounding):
+        inner = _innermost if handle is None else handle
+        if together:
+            surrounding = tuple(cast("Iterable[Surrounding]", group))[::-1]
+            handle = partial(_surrounded, surrounding, inner)
+        else:
+            for each in group:
+                handle = inner = _around(each.handle, inner)
+    if len(surrounding) == len(around):
+        handle = None
+    else:
+        surrounding = ()
     in_thread: _InThread | None = None
     for each in reversed(inside):
-        inner = partial(_in_thread, handler) if in_thread is None else in_thread
-        in_thread = _around(each.handle_in_thread, inner)
-    return Layers(handle, in_thread, observers)
+        within = partial(_in_thread, handler) if in_thread is None else in_thread
+        in_thread = _around(each.handle_in_thread, within)
+    return Layers(handle, in_thread, observers, surrounding)
+
+
+def _is_surrounding(each: Middleware) -> bool:
+    return "handle" not in vars(each) and type(each).handle is Surrounding.handle
+
+
+async def _surrounded(around: tuple[Surrounding, ...], inner: _Async, call: Call) -> Any:
+    entered = enter_all(around, call)
+    try:
+        return await inner(call)
+    finally:
+        leave_all(around, call, entered)
 
 
 def _around(method: Callable[[Call, Any], Any], inner: Callable[[Call], Any]) -> _InThread:
@@ -114,7 +148,7 @@ def _around(method: Callable[[Call, Any], Any], inner: Callable[[Call], Any]) ->
 
 
 async def _innermost(call: Call) -> Any:
-    if call.has_proceeded:
+    if call.has_proceeded or call.run_handler is None:
         raise InvalidOperationError(
             "a middleware called proceed() a second time; a command is tried again by its retry "
             "policy, not within one attempt"

@@ -14,25 +14,24 @@ from commandbus._version import __version__
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.extras import extra
 from commandbus.meta import check_meta
-from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Proceed, WorkerMiddleware
+from commandbus.middleware.base import (
+    Call,
+    CallOutcome,
+    Draft,
+    Drafts,
+    Surrounding,
+    WorkerMiddleware,
+)
 from commandbus.middleware.guarding import Guard
-from commandbus.middleware.sampling import Sampling
-from commandbus.middleware.travelling import LINKED, Sent, sent_with, traceparent_of
+from commandbus.middleware.sampling import DroppedSpan, Sampling
+from commandbus.middleware.travelling import LINKED, Sent, sent_with
 from commandbus.privacy.sensitive import is_sensitive_key
 
 with extra("otel", "the middleware OpenTelemetry"):
     from opentelemetry import baggage, propagate, trace
     from opentelemetry import context as contexts
     from opentelemetry.context import Context
-    from opentelemetry.trace import (
-        Link,
-        NonRecordingSpan,
-        Span,
-        SpanContext,
-        SpanKind,
-        Status,
-        StatusCode,
-    )
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 if TYPE_CHECKING:
     from commandbus.handler import HandlerContext
@@ -49,13 +48,13 @@ _SUPPRESSING = (
     "suppress_instrumentation", getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", None),
 )  # fmt: skip
 
-#: An attempt whose context is attached: the token, the context, the ids of a span that is dropped.
-_Begun = tuple[Any, Context, SpanContext | None, Sent]
+#: An attempt whose context is attached: the token, the context, the span if it is a dropped one.
+_Begun = tuple[Any, Context, DroppedSpan | None, Sent]
 Relation = Literal["auto", "parent", "link"]
 _RELATIONS = ("auto", "parent", "link")
 
 
-class OpenTelemetry(WorkerMiddleware):
+class OpenTelemetry(WorkerMiddleware, Surrounding):
     """`send <domain>` and `process <domain>`, by the semantic conventions for messaging.
 
     An attempt is always linked to the span that sent its command. `relation`: "auto" makes that the
@@ -76,7 +75,7 @@ class OpenTelemetry(WorkerMiddleware):
         self._record_receive = record_receive
         self._tracer = trace.get_tracer("commandbus", __version__, tracer_provider)
         self._sampling = Sampling(self._tracer)
-        self._guard = Guard("the middleware OpenTelemetry")
+        self.guard = Guard("the middleware OpenTelemetry")
 
     # -- sending
 
@@ -89,7 +88,7 @@ class OpenTelemetry(WorkerMiddleware):
         span: Span | None = None
         token: Any = None
         counted = _Counted()
-        with self._guard:
+        with self.guard:
             span = self._tracer.start_span(
                 f"send {drafts.domain}",
                 kind=SpanKind.PRODUCER,
@@ -100,14 +99,14 @@ class OpenTelemetry(WorkerMiddleware):
         try:
             yield
         except BaseException as error:
-            with self._guard:
+            with self.guard:
                 _set_failed(span, type(error).__name__)
             raise
         finally:
-            with self._guard:
+            with self.guard:
                 if token is not None:
                     contexts.detach(token)
-            with self._guard:
+            with self.guard:
                 if span is not None:
                     if drafts.is_many:
                         count = counted.number if drafts.count is None else drafts.count
@@ -120,7 +119,7 @@ class OpenTelemetry(WorkerMiddleware):
 
         def mark(draft: Draft) -> None:
             counted.number += 1
-            with self._guard:
+            with self.guard:
                 if not is_many:
                     span.set_attribute("messaging.message.id", str(draft.command_id))
                     span.set_attribute("commandbus.command_type", draft.command_type)
@@ -138,38 +137,23 @@ class OpenTelemetry(WorkerMiddleware):
             try:
                 grown = check_meta({**grown, key: carrier[key]}) or {}
             except InvalidInputError:
-                self._guard.warn(f"{key} of the trace does not fit into meta, and is left out")
+                self.guard.warn(f"{key} of the trace does not fit into meta, and is left out")
             else:
                 fitting[key] = carrier[key]
         return fitting
 
     # -- handling
 
-    async def handle(self, call: Call, proceed: Proceed) -> Any:
-        """A span around the attempt."""
-        begun: _Begun | None = None
-        try:  # not `with self._guard`, which each command would pay for
-            begun = self._begin(call)
-        except Exception as error:  # noqa: BLE001  (it must not fail a command)
-            self._guard.warn(type(error).__name__)
-        try:
-            return await proceed()
-        finally:
-            if begun is not None:
-                try:
-                    self._end(call, begun)
-                except Exception as error:  # noqa: BLE001
-                    self._guard.warn(type(error).__name__)
-
-    def _begin(self, call: Call) -> _Begun:
+    def enter(self, call: Call) -> _Begun:
+        """Begin the span of the attempt."""
         command = call.command
         sent = sent_with(propagate.get_global_textmap(), call.ctx.lease.meta)
         is_parent = self._relation == "parent" or (
             self._relation == "auto" and not sent.is_linked and command.batch_id is None
         )
         decided = self._sampling.decide(sent.creation if is_parent else None)
-        if isinstance(decided, SpanContext):
-            context = trace.set_span_in_context(NonRecordingSpan(decided), sent.context)
+        if isinstance(decided, DroppedSpan):
+            context = trace.set_span_in_context(decided, sent.context)
             return contexts.attach(context), context, decided, sent
         span = decided.start_span(
             f"process {command.domain}",
@@ -188,13 +172,14 @@ class OpenTelemetry(WorkerMiddleware):
         context = trace.set_span_in_context(span, sent.context)
         return contexts.attach(context), context, None, sent
 
-    def _end(self, call: Call, begun: _Begun) -> None:
+    def leave(self, call: Call, entered: _Begun) -> None:
+        """The handler has ended; its span ends with the attempt."""
         try:
             # Only now: what the handler itself says in its reply goes first.
             if call.command.reply_to is not None:
-                self._let_reply_carry(call.ctx, begun)
+                self._let_reply_carry(call.ctx, entered)
         finally:
-            contexts.detach(begun[0])
+            contexts.detach(entered[0])
 
     def _let_reply_carry(self, ctx: HandlerContext, begun: _Begun) -> None:
         _, context, dropped, sent = begun
@@ -205,7 +190,7 @@ class OpenTelemetry(WorkerMiddleware):
             and sent.replied is not None
             and contexts.get_current() is context  # else the handler has something to add
         ):
-            ctx.carry_reply_meta({"traceparent": traceparent_of(dropped), **sent.replied})
+            ctx.carry_reply_meta({"traceparent": dropped.traceparent(), **sent.replied})
         elif said is None or "traceparent" not in said:
             more = self._fitting(said or {}, _carrier())
             if more:
@@ -219,13 +204,13 @@ class OpenTelemetry(WorkerMiddleware):
         span: Span | None = call.state.pop(self, None)
         if span is None:
             return
-        with self._guard:
+        with self.guard:
             if span.is_recording():
                 span.set_attribute("commandbus.outcome", outcome.name)
                 if outcome.error_code is not None:
                     span.set_attribute("commandbus.error_code", outcome.error_code)
                     _set_failed(span, outcome.error_code, outcome.error_message)
-        with self._guard:
+        with self.guard:
             span.end()
 
     # -- the worker itself
@@ -243,14 +228,14 @@ class OpenTelemetry(WorkerMiddleware):
         try:
             yield
         finally:
-            with self._guard:
+            with self.guard:
                 contexts.detach(token)
 
     def received(self, domain: str, metas: Sequence[str | None], seconds: float) -> None:
         """A span for a receive, linked to the creation of what it brought."""
         if not self._record_receive:
             return
-        with self._guard:
+        with self.guard:
             propagator = propagate.get_global_textmap()
             found = (sent_with(propagator, meta).creation for meta in metas[:MAX_LINKS])
             span = self._tracer.start_span(

@@ -13,12 +13,39 @@ from typing import Any
 from commandbus.extras import extra
 
 with extra("otel", "the middleware OpenTelemetry"):
-    from opentelemetry.trace import SpanContext, TraceFlags, Tracer, TraceState
+    from opentelemetry.trace import (
+        NonRecordingSpan,
+        SpanContext,
+        TraceFlags,
+        Tracer,
+        TraceState,
+    )
 
 #: The bits of a trace id that samplers by ratio compare with their bound.
 _LOW = (1 << 64) - 1
 _SAMPLED = 1
 _NO_STATE = TraceState()
+
+
+class DroppedSpan(NonRecordingSpan):
+    """A span that is not recorded. What others need of it is made when they ask for it."""
+
+    def __init__(self, trace_id: int, span_id: int, flags: TraceFlags, state: TraceState) -> None:
+        # Without that of its parent, which wants all of it now.
+        self._ids = trace_id, span_id, flags
+        self._state = state
+
+    def get_span_context(self) -> SpanContext:
+        """The ids that children and logs name."""
+        trace_id, span_id, flags = self._ids
+        return SpanContext(trace_id, span_id, False, flags, self._state)
+
+    def __repr__(self) -> str:
+        return f"DroppedSpan({self.get_span_context()!r})"
+
+    def traceparent(self) -> str:
+        """The header of the W3C."""
+        return "00-%032x-%016x-%02x" % self._ids  # noqa: UP031  (a third less than an f-string)
 
 
 class Sampling:
@@ -33,8 +60,8 @@ class Sampling:
         self._bound: int | None = None
         self._flags = TraceFlags(TraceFlags.DEFAULT)
 
-    def decide(self, parent: SpanContext | None) -> SpanContext | Tracer:
-        """The ids of a span that is dropped, or the tracer that is to start it.
+    def decide(self, parent: SpanContext | None) -> DroppedSpan | Tracer:
+        """A span that is dropped, or the tracer that is to start one.
 
         `parent`: as it came with a message; None or not valid: the span begins a trace.
         """
@@ -48,14 +75,14 @@ class Sampling:
             if flags & _SAMPLED or not self._drops_children:
                 return self._tracer
             span_id = real.id_generator.generate_span_id()
-            return SpanContext(parent.trace_id, span_id, False, flags, parent.trace_state)
+            return DroppedSpan(parent.trace_id, span_id, flags, parent.trace_state)
         if self._bound is None:
             return self._tracer
         trace_id = real.id_generator.generate_trace_id()
         if trace_id & _LOW < self._bound:
             return _with_trace(real, trace_id)
         span_id = real.id_generator.generate_span_id()
-        return SpanContext(trace_id, span_id, False, self._flags, _NO_STATE)
+        return DroppedSpan(trace_id, span_id, self._flags, _NO_STATE)
 
     def _learn(self) -> Any:
         """Look at the sampler. The application may set its provider up after this was made."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.extras import extra
 from commandbus.meta import check_meta
-from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Middleware, Proceed
+from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Surrounding
 from commandbus.middleware.guarding import Guard
 from commandbus.middleware.scopes import LazyScope
 
@@ -24,9 +24,11 @@ __all__ = ["Report", "Sentry"]
 
 Report = Literal["final", "all", "none"]
 _REPORTS = ("final", "all", "none")
+#: Loggers of Django's Tasks: a receiver of theirs logs the last failure of each task as an error.
+_REPEATING = frozenset({"django.tasks", "django_tasks"})
 
 
-class Sentry(Middleware):
+class Sentry(Surrounding):
     """Sends events to the Sentry that the application has set up with `sentry_sdk.init`.
 
     `report`: "final" when a command is parked or has failed for good, "all" for each failed
@@ -37,7 +39,7 @@ class Sentry(Middleware):
         if report not in _REPORTS:
             raise InvalidSettingError(f"report is {report!r}; use {', '.join(_REPORTS)}")
         self._report = report
-        self._guard = Guard("the middleware Sentry")
+        self.guard = Guard("the middleware Sentry")
         # The worker logs each failure too: the logging integration would send it a second time.
         ignore_logger("commandbus.worker")
 
@@ -49,54 +51,46 @@ class Sentry(Middleware):
 
     @contextmanager
     def _sending(self, drafts: Drafts) -> Iterator[None]:
-        with self._guard:
+        with self.guard:
             headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
             drafts.each(lambda draft: self._add(draft, headers))
         yield
 
     def _add(self, draft: Draft, headers: dict[str, str]) -> None:
-        with self._guard:
+        with self.guard:
             for key in sorted(headers, reverse=True):  # the trace before its baggage
                 if key in draft.meta:
                     continue
                 try:
                     check_meta({**draft.meta, key: headers[key]})
                 except InvalidInputError:
-                    self._guard.warn(f"{key} does not fit into meta, and is left out")
+                    self.guard.warn(f"{key} does not fit into meta, and is left out")
                 else:
                     draft.meta[key] = headers[key]
 
     # -- handling
 
-    async def handle(self, call: Call, proceed: Proceed) -> Any:
+    def enter(self, call: Call) -> tuple[Scope, Scope]:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
-        before: tuple[Scope, Scope] | None = None
-        try:  # not `with self._guard`, which each command would pay for
-            before = self._enter(call)
-        except Exception as error:  # noqa: BLE001  (it must not fail a command)
-            self._guard.warn(type(error).__name__)
-        try:
-            return await proceed()
-        finally:
-            if before is not None:
-                Scope.set_isolation_scope(before[0])
-                Scope.set_current_scope(before[1])
-
-    def _enter(self, call: Call) -> tuple[Scope, Scope]:
-        before = Scope.get_isolation_scope(), Scope.get_current_scope()
-        scope = LazyScope.of(before[0], partial(self._describe, call))
+        isolation, current = Scope.get_isolation_scope(), Scope.get_current_scope()
+        scope = LazyScope.of(isolation, partial(self._describe, call))
         call.state[self] = scope
         Scope.set_isolation_scope(scope)
-        Scope.set_current_scope(LazyScope.of(before[1], None))
-        return before
+        Scope.set_current_scope(LazyScope.of(current, None))
+        return isolation, current
 
-    @staticmethod
-    def _describe(call: Call, scope: Scope) -> None:
+    def leave(self, call: Call, entered: tuple[Scope, Scope]) -> None:
+        """Back to the scopes of before."""
+        del call
+        Scope.set_isolation_scope(entered[0])
+        Scope.set_current_scope(entered[1])
+
+    def _describe(self, call: Call, scope: Scope) -> None:
         command = call.command
         scope.clear_breadcrumbs()  # what the process noted before
         # Called after those of integrations, and with the breadcrumbs of the handler. For what the
         # handler reports or logs itself too: that has its variables, and the payload is in them.
-        scope.add_event_processor(lambda event, _hint: _redacted(event, call))
+        scope.add_event_processor(partial(self._processed, call))
         # Also without `sentry-trace`: then it is a new trace, not that of what started the worker.
         scope.generate_propagation_context(call.ctx.meta)
         scope.set_transaction_name(f"{command.domain}/{command.command_type}")
@@ -112,6 +106,12 @@ class Sentry(Middleware):
             },
         )
 
+    def _processed(self, call: Call, event: Any, hint: Any) -> Any:
+        del hint
+        if event.get("logger") in _REPEATING and self._report != "none":
+            return None  # the same failure, which `on_outcome` reports with all that is known of it
+        return _redacted(event, call)
+
     def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
         """Report it, if it is to be reported."""
         scope: Scope | None = call.state.pop(self, None)  # always: it knows the call
@@ -119,7 +119,7 @@ class Sentry(Middleware):
             return
         if self._report == "final" and not outcome.is_final:
             return
-        with self._guard, use_isolation_scope(scope):
+        with self.guard, use_isolation_scope(scope):
             scope.set_tag("commandbus.outcome", outcome.name)
             scope.set_tag("commandbus.error_code", outcome.error_code)
             event, hint = _event(call, outcome, error)

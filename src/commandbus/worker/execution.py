@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,12 +29,10 @@ from commandbus.handlers.registry import HandlerRegistry
 from commandbus.handlers.scopes import OpenResources
 from commandbus.logging import HANDLED
 from commandbus.loops import is_being_cancelled
-from commandbus.middleware.base import Call, CallOutcome
-from commandbus.middleware.chain import Layers
+from commandbus.middleware.base import Call, CallOutcome, enter_all, leave_all
 from commandbus.models import Command
 from commandbus.outcomes import Discard
 from commandbus.privacy.redaction import redact_text
-from commandbus.privacy.values import Secrets
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import (
     ConnectionLostError,
@@ -79,6 +77,8 @@ class Execution:
     worker_id: str | None = None  # for logs
     #: What handlers take by type; None: none of them takes anything.
     resources: OpenResources | None = None
+    #: What the executor watches of each; one that is measured knows its times.
+    run_type: type[Run] = Run
     _threads: HandlerThreads | None = None
     _own: Transactions | None = None  # opened with the first handler that needs them
 
@@ -126,10 +126,20 @@ class Execution:
         timeout = entry.timeout_seconds or self.timeout_seconds
         run.begin(entry, timeout)
         try:
-            if entry.layers is None:
+            layers = entry.layers
+            if layers is None:
                 result = await self._call(run, entry, context)
+            elif layers.handle is not None:
+                inner = partial(self._call, run, entry, context)
+                run.call = call = Call(context.command, context, entry, inner, run.redact)
+                result = await layers.handle(call)
             else:
-                result = await self._through(run, entry, entry.layers, context)
+                run.call = call = Call(context.command, context, entry, None, run.redact)
+                entered = enter_all(layers.surrounding, call)
+                try:
+                    result = await self._call(run, entry, context)
+                finally:
+                    leave_all(layers.surrounding, call, entered)
             if isinstance(result, HandlerError):  # the same as if it had been raised
                 outcome = self.failure(run, entry, result)
             else:
@@ -155,23 +165,6 @@ class Execution:
         if context._reply_meta is not None:
             outcome.meta = context._reply_meta  # nobody else has it yet
         return outcome
-
-    def _through(
-        self, run: Run, entry: HandlerEntry, layers: Layers, context: HandlerContext
-    ) -> Awaitable[object]:
-        """Call the handler inside its middleware."""
-        lease = run.lease
-        secrets: Secrets | None = None
-
-        def redact(text: str) -> str:
-            nonlocal secrets
-            if secrets is None:  # once, for all texts of an attempt
-                secrets = secrets_of(lease, entry)
-            return redact_text(text, secrets=secrets)
-
-        inner = partial(self._call, run, entry, context)
-        run.call = Call(context.command, context, entry, inner, redact)
-        return inner() if layers.handle is None else layers.handle(run.call)
 
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:

@@ -306,7 +306,7 @@ class Executor:
         if not self._running:
             self._idle.clear()
         found = self.execution.registry.find(lease.domain, lease.command_type)
-        run = Run(lease, self._timeouts, found, self.on_progress)
+        run = self.execution.run_type(lease, self._timeouts, found, self.on_progress)
         if run.needs_thread:
             self._places.used += 1
         self._running[_key_of(lease)] = run

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
-from commandbus.handler import HandlerContext, HandlerEntry
+from commandbus.handler import HandlerEntry
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
 from commandbus.monitoring.catalogue import POOL, SLOTS, STUCK, Family
@@ -47,6 +47,10 @@ class MeteredExecution(Execution):
 
     metrics: Metrics | None = None
 
+    def __post_init__(self) -> None:
+        if self.metrics is not None:
+            self.run_type = metered_run(self.metrics)
+
     async def _run_in_transaction(
         self, run: Run, entry: HandlerEntry, command: Command
     ) -> Outcome | None:
@@ -66,19 +70,26 @@ class MeteredExecution(Execution):
             self.metrics.ended(lease.domain, lease.command_type, "completed", lease.attempt)
         return outcome
 
-    async def _outcome_of(
-        self, run: Run, entry: HandlerEntry, context: HandlerContext, driver: object = None
-    ) -> Outcome:
-        metrics, lease = self.metrics, run.lease
-        if metrics is None:
-            return await Execution._outcome_of(self, run, entry, context, driver)
-        began = time.monotonic()
-        if lease.due_at is not None:  # now, and not when the handler ends: that may take hours
-            metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
-        try:
-            return await Execution._outcome_of(self, run, entry, context, driver)
-        finally:
-            metrics.handled(lease.domain, lease.command_type, time.monotonic() - began)
+
+def metered_run(metrics: Metrics) -> type[Run]:
+    """Runs that tell how long they waited and took: no coroutine is around them for that."""
+
+    class MeteredRun(Run):
+        began_at: float = 0.0
+
+        def begin(self, entry: HandlerEntry, timeout_seconds: float) -> None:
+            Run.begin(self, entry, timeout_seconds)
+            self.began_at = began = time.monotonic()
+            lease = self.lease
+            if lease.due_at is not None:  # now, and not when the handler ends: that may take hours
+                metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
+
+        def end(self) -> None:
+            lease = self.lease
+            metrics.handled(lease.domain, lease.command_type, time.monotonic() - self.began_at)
+            Run.end(self)
+
+    return MeteredRun
 
 
 class MeteredSettling:

@@ -15,6 +15,7 @@ from commandbus.errors import InvalidOperationError
 from commandbus.handler import HandlerEntry
 from commandbus.logging import HANDLED
 from commandbus.middleware.base import Call
+from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.values import Secrets
 from commandbus.worker.log_fields import fields_of
 from commandbus.worker.outcomes import secrets_of
@@ -92,8 +93,12 @@ class Run:
     def log_secrets(self) -> Secrets:
         """The secret values of its payload; looked for once, however much is logged."""
         if self._secrets is None:
-            self._secrets = secrets_of(self.lease, self.found)
+            self._secrets = secrets_of(self.lease, self.entry or self.found)
         return self._secrets
+
+    def redact(self, text: str) -> str:
+        """A text without them."""
+        return redact_text(text, secrets=self.log_secrets())
 
     @property
     def is_begun(self) -> bool:
