@@ -352,7 +352,9 @@ async def test_a_message_without_a_command_is_archived_where_it_came_from(
     bus: CommandBus, remote: RemoteQueue, empty_dsn: str
 ) -> None:
     await bus.send("shop", "Work", uuid4(), {})
-    await remote.publish("shop.dispatch", [f'{{"command_id": "{uuid4()}"}}', '{"command_id": "x"}', "[1]"])
+    await remote.publish(
+        "shop.dispatch", [f'{{"command_id": "{uuid4()}"}}', '{"command_id": "x"}', "[1]"]
+    )
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     async with await psycopg.AsyncConnection.connect(empty_dsn) as there:
         found = await rows(there, "select count(*) from pgmq.a_shop__dispatch")
