@@ -31,6 +31,9 @@ MAX_DOMAIN_LENGTH = 37
 MAX_QUEUE_LENGTH = 47
 MAX_TYPE_LENGTH = 200
 DEFAULT_SCHEMA = "commandbus"
+#: The edges of the calendar, as Python knows it.
+FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
+LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 #: `reply_to=NO_REPLY`: the command has no reply.
 NO_REPLY = ""
@@ -200,8 +203,7 @@ def in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        edge = datetime.min if moment.year == datetime.min.year else datetime.max
-        return edge.replace(tzinfo=UTC)
+        return FIRST_MOMENT if moment.year == FIRST_MOMENT.year else LAST_MOMENT
 
 
 def check_choice(words: type[Word], given: Any, what: str) -> Word:
