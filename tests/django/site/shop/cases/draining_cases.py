@@ -122,6 +122,18 @@ class RealWorker(CommandBusTransactionTestCase):
         pool = connection.settings_dict["OPTIONS"].get("pool", {"max_size": 1})
         self.assertLess(left, pool["max_size"])
 
+    def test_a_worker_has_the_resources_hooks_and_finders_of_the_apps(self) -> None:
+        handlers.seen.clear()
+        bus.send("shop", "Deposit", new_id(), {"number": "1"})
+        bus.send("shop", "Visit", new_id(), {})
+        bus.send("named", "NamedOne", new_id(), {})
+        run_worker()
+        self.assertEqual([each.status for each in sent("shop")], ["COMPLETED"] * 2)
+        self.assertEqual([each.status for each in sent("named")], ["COMPLETED"])
+        for what in ("bank opens", "bank closes", "visit closes", "thread begins", "thread ends"):
+            self.assertIn(what, handlers.seen)
+        self.assertEqual(Order.objects.count(), 2)
+
     def test_tables_of_the_bus_are_empty_before_each_test(self) -> None:
         self.assertEqual(sent("shop"), [])
         bus.send("shop", "Pay", new_id(), {"number": "1"})
