@@ -14,19 +14,21 @@ from django.apps import apps
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from commandbus.django.conf import NAME, configuration
+from commandbus.django.conf import NAME, Configuration, configuration
 from commandbus.django.hygiene import around, is_async
 from commandbus.django.provider import DjangoTransaction
 from commandbus.errors import InvalidSettingError
 from commandbus.handlers.drafts import HandlerDraft
 from commandbus.handlers.router import Handlers, origin_of
+from commandbus.middleware.base import Middleware
+from commandbus.middleware.chain import check_middleware
 
 
 def gathered() -> Handlers:
     """All handlers of the project, as a bus includes them: made anew each time."""
     found = configuration()
     provider = DjangoTransaction(found.database)
-    app = Handlers(middleware=[_middleware(each) for each in found.middleware])
+    app = Handlers(middleware=middleware_of(found))
     app.around_sends = app._middleware
     plain = Handlers()
     plain.include(*_handlers(found.handlers_module))
@@ -111,6 +113,12 @@ def _modules(name: str) -> Iterator[ModuleType]:
         # Looked for first: an ImportError inside the module must not be taken for its absence.
         if config.name != "commandbus.django" and find_spec(path) is not None:
             yield importlib.import_module(path)
+
+
+def middleware_of(found: Configuration) -> tuple[Middleware, ...]:
+    """The middleware of the setting, each made; raises InvalidSettingError."""
+    made = [_middleware(each) for each in found.middleware]
+    return check_middleware(made, f"the setting {NAME}")
 
 
 def _middleware(given: Any) -> Any:
