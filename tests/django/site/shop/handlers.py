@@ -15,6 +15,7 @@ from django.db.models import F
 from commandbus import Command, HandlerContext, Handlers, PermanentCommandError, RetryPolicy, Snooze
 from commandbus.handlers.drafts import HandlerDraft
 from shop.models import Order
+from shop.tenants import tenant
 
 handlers = Handlers("shop", retry_policy=RetryPolicy(max_attempts=3, backoff_schedule=(60.0,)))
 #: What hooks of on_commit have done.
@@ -132,6 +133,28 @@ async def pay_a_visit(
 ) -> dict[str, Any]:
     """An async handler, with what was opened for its command as well."""
     return {"visit": type(visit).__name__, "bank": type(bank).__name__}
+
+
+@handlers.handle("Whose", transactional=True)
+def whose(command: Command, ctx: HandlerContext) -> list[str]:
+    """The tenant, as Python knows it and as the database does."""
+    if command.data.get("is_wrong"):
+        raise ValueError("nobody's")
+    with connection.cursor() as cursor:
+        cursor.execute("select current_setting('shop.tenant', true)")
+        return [tenant.get(), cursor.fetchone()[0]]
+
+
+@handlers.handle("Stop")
+def stop(command: Command, ctx: HandlerContext) -> None:
+    """Asks an iterator once too often."""
+    next(iter([]))
+
+
+@handlers.handle("AsyncWhose")
+async def async_whose(command: Command, ctx: HandlerContext) -> str:
+    """The same of an async handler."""
+    return tenant.get()
 
 
 def _found(name: str) -> HandlerDraft | None:

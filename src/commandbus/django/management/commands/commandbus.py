@@ -39,7 +39,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """The same for `call_command("commandbus", "doctor", "--json")`.
 
-        Whoever calls goes on: it ends normally or with a CommandError, and leaves nothing behind.
+        The caller goes on: this returns, or raises CommandError, and the process is as before.
         """
         words = [str(each) for each in options["arguments"]]
         try:
