@@ -185,6 +185,9 @@ class ThreadTransaction:
             if self._transactions.settle(self._lease.domain, [outcome], conn):
                 raise refused(self._lease)
             return result
+        except Exception as error:
+            self._transactions.leave_reader(driver, error)
+            raise
         finally:
             ctx.join(None)
             with self._lock:
