@@ -171,7 +171,7 @@ class MergedPages:
         ends = {name: starts.get(name) for name in names}
         ends |= {name: line.cursor for name, line in lines.items()}
         is_over = all(end == _DONE for name, end in ends.items() if name not in seen.missing)
-        missing = {name: why for name, why in seen.missing.items() if ends[name] != _DONE}
+        missing = {name: why for name, why in seen.missing.items() if ends.get(name) != _DONE}
         more = None if is_over else cursor_of([list(ends.items())], bound)
         return MergedPage(items, more, missing)
 
