@@ -44,7 +44,7 @@ def server_of(error: BaseException) -> str | None:
 def leave_reader(driver: Any, error: BaseException) -> None:
     """Close a connection of a driver if that is what its error says, and the server kept it open.
 
-    In the middle of its transaction, and so by whoever has it: no other may have it by then.
+    In the middle of its transaction, and so by its owner: afterwards somebody else may have it.
     """
     if not reads_only(error):
         return

@@ -103,10 +103,12 @@ def translate(error: psycopg.Error, domain: str = "") -> CommandBusError:
     state = error.sqlstate
     message = error.diag.message_primary or str(error)
     if isinstance(error, DeadlineError):
-        return DatabaseUnavailableError(
+        late = DatabaseUnavailableError(
             f"PostgreSQL did not answer: {redact_text(str(error), 300)}. It is not known whether "
             "the statement was carried out; the setting deadline_seconds says how long to wait"
         )
+        late.took_long = True
+        return late
     if state is None:
         # No SQLSTATE: the connection could not be made, or was cut.
         if isinstance(error, psycopg.OperationalError) or _is_about_address(error):
@@ -208,10 +210,12 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
     if state == READ_ONLY:
         return _reads_only(f"{state}: {redact_text(message, 120)}")
     if state in _AGAIN:
-        return DatabaseUnavailableError(
+        again = DatabaseUnavailableError(
             f"PostgreSQL could not finish ({state}: {redact_text(message, 200)}); nothing was "
             "written, repeat the call"
         )
+        again.took_long = state == "57014"
+        return again
     if state in _WRONG_LOGIN or state.startswith(_GONE):
         return unavailable(Exception(message))
     return DatabaseError(f"PostgreSQL refused ({state}): {redact_text(message)}")

@@ -12,7 +12,7 @@ from commandbus.errors import CommandBusError, InvalidOperationError
 from commandbus.loops import is_being_cancelled
 from commandbus.opening import Opening
 
-#: For so many seconds a shard that could not be opened is not tried again.
+#: Seconds in which a shard that could not be opened is left alone.
 SHUT_SECONDS = 1.0
 
 
