@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
 
 from commandbus.bus import CommandBus
 from commandbus.errors import (
@@ -24,24 +22,13 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout
 from commandbus.shards.doors import Doors
 from commandbus.shards.map import ShardMap
+from commandbus.shards.model import DEADLINE_SECONDS, Answer, Everywhere
 from commandbus.shards.pages import MergedPages
+from commandbus.shards.reads import MergedReads
 from commandbus.shards.record import ShardRecord, record_of, require_agreement
 
-Answer = TypeVar("Answer")
 
-#: How long a read over all shards waits for each of them, in seconds.
-DEADLINE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Everywhere(Generic[Answer]):
-    """What the shards answered, by name; and why the others did not."""
-
-    found: dict[str, Answer]
-    missing: dict[str, str]
-
-
-class ShardedBus:
+class ShardedBus(MergedReads):
     """Gives each domain the bus of its shard: `(await bus.on("payments")).send(…)`.
 
     A shard is opened when it is first needed, so that one that is down leaves the others alone.

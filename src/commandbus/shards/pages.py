@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from commandbus.bus import CommandBus
 from commandbus.models import AuditEvent, BatchMetadata, CommandMetadata, TroubleshootingItem
 from commandbus.paging import Page, check_page, cursor_of, position_of
+from commandbus.shards.model import OnShard
 
 if TYPE_CHECKING:
     from commandbus.shards.bus import ShardedBus
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 #: In the cursor, of a shard that has no more.
 _DONE = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OnShard(Generic[Item]):
-    """An item of a page, and the shard that has it."""
-
-    shard: str
-    item: Item
 
 
 @dataclass(frozen=True, slots=True)
