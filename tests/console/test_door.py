@@ -65,9 +65,7 @@ async def test_who_came_with_commandbus_open_proves_it_with_a_new_code(
         path = f"/tokens/{other.token.token_id}/revoke"
         asked = await browser.submit(path, path)
         wrong = [
-            await browser.submit(
-                asked.text, path, proof=await tokens.sessions.new_code(each.token)
-            )
+            await browser.submit(asked.text, path, proof=await tokens.sessions.new_code(each.token))
             for each in (of_bob, weak)
         ]
         code = await tokens.sessions.new_code(again.token)

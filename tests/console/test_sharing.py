@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -23,7 +22,7 @@ LOOSE = HttpSettings(max_user_requests=1_000_000, max_address_requests=1_000_000
 
 
 @pytest.fixture
-def asked(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def asked(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that were run."""
     found: list[str] = []
     gateway: Any = bus._store.gateway
@@ -34,7 +33,7 @@ def asked(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
         return await real(text, *more)
 
     monkeypatch.setattr(gateway, "_run", run)
-    yield found
+    return found
 
 
 async def polled(client: Any, name: str, path: str = "/console/workers") -> dict[str, Any]:
@@ -98,14 +97,10 @@ async def test_numbers_that_are_the_same_for_all_are_counted_once_for_fifty_user
         assert counted.count(name) < 10, (name, counted.count(name))
 
 
-async def test_fifty_sessions_are_renewed_with_one_query(
-    bus: CommandBus, asked: list[str]
-) -> None:
+async def test_fifty_sessions_are_renewed_with_one_query(bus: CommandBus, asked: list[str]) -> None:
     made = await token_of(bus)
     sessions = bus.tokens.sessions
-    secrets = [
-        (await sessions.begin(made.token.token_id, "ann", None, {}))[0] for _ in range(50)
-    ]
+    secrets = [(await sessions.begin(made.token.token_id, "ann", None, {}))[0] for _ in range(50)]
     known = KnownSessions(sessions, 5.0)
     first = [await known.find(each, is_used=False) for each in secrets]
     ended = first[0]

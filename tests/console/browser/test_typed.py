@@ -17,9 +17,9 @@ def looks_elsewhere_and_comes_back(page: Any) -> None:
     page.evaluate(HIDE, True)
     page.wait_for_timeout(3_500)
     page.evaluate(
-        "window.__took = new Promise((done) => { const Real = EventSource;"
+        "void (window.__took = new Promise((done) => { const Real = EventSource;"
         " window.EventSource = class extends Real { constructor(url) { super(url);"
-        " this.addEventListener('regions', () => setTimeout(done)); } }; })"
+        " this.addEventListener('regions', () => setTimeout(done)); } }; }))"
     )
     page.evaluate(HIDE, False)
     page.evaluate("window.__took")
@@ -44,6 +44,7 @@ def test_a_typed_reason_survives_a_look_at_another_tab_and_is_sent(browser: Any,
         assert "Approve" in on, on
         with page.expect_request(lambda each: each.method == "POST") as sent:
             page.keyboard.press("Enter")
+        page.wait_for_url("**/approvals**", wait_until="load")
         assert "three+parcels+were+lost" in (sent.value.post_data or "")
         window.check("a typed reason")
         window.close()
@@ -64,7 +65,7 @@ def test_what_was_typed_survives_a_region_that_did_change(browser: Any, dsn: str
         other.sign_in(world.tokens["grace"])
         other.page.goto(f"{service.url}/console/approvals/{world.ids['ticket']}")
 
-        page.wait_for_function(f"window.__was !== {region}.firstElementChild")
+        page.wait_for_function(f"() => window.__was !== {region}.firstElementChild")
 
         assert page.get_by_label("Reason").input_value() == REASON
         assert "Approve" in page.evaluate("document.activeElement.textContent")
@@ -86,7 +87,7 @@ def test_a_typed_filter_is_in_every_link_and_line_of_the_page(browser: Any, dsn:
         page.wait_for_selector(IS_LIVE)
         page.get_by_label("State").select_option("IN_TROUBLESHOOTING_QUEUE")
         page.get_by_label("Error code").press_sequentially("NO_ACCOUNT")
-        page.wait_for_function("location.search.includes('error_code=NO_ACCOUNT')")
+        page.wait_for_function("() => location.search.includes('error_code=NO_ACCOUNT')")
 
         links = hrefs(page, "a[download]") + hrefs(page, "[aria-label='Sent within'] a")
         links += hrefs(page, "a[rel=next]")
@@ -122,7 +123,7 @@ def test_everything_in_a_domain_is_offered_only_where_the_list_is_everything(
         page.get_by_text("Everything in payments").wait_for(state="detached")
         page.get_by_label("Message, code").fill("")
         page.get_by_label("Domain", exact=True).last.fill("email")
-        page.wait_for_function("location.search.includes('domain=email')")
+        page.wait_for_function("() => location.search.includes('domain=email')")
 
         assert page.get_by_text("Everything in payments").count() == 0
         assert "email" in page.locator("#p-same-cli").text_content()
