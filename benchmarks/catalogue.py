@@ -17,6 +17,7 @@ from benchmarks.workloads import (
     memory,
     send_and_drain,
     senders,
+    small_workers,
     steady,
     submissions,
 )
@@ -180,6 +181,9 @@ WORKLOADS = (
              (_ours("none", behind=("backing-off", 0)),
               _ours("100,000 backing off", behind=("backing-off", 100_000), stays=True)),
              4, rounds=5),
+    Workload("small-workers", "drain, 16 processes of two places each", small_workers, (RATE, *COST),
+             (Case("commandbus", ENTRANTS["commandbus"], {"concurrency": 2, "max_prefetch": 2},
+                   {"workers": 16, "share": 0.4}),), 15, is_optional=True),
     Workload("batch", "one batch of 100,000 against none", drain, (RATE,),
              (_ours("no batch", count=100_000),
               _ours("one batch", {**ENTRANTS["commandbus"].tuned, "in_batch": True,

@@ -35,7 +35,7 @@ PAYLOAD: dict[str, Any] = {
 
 #: Numbers that each worker process keeps: handlers started, first start, last start.
 TALLY_FIELDS = 3
-TALLY_SLOTS = 16
+TALLY_SLOTS = 24
 
 
 class Tally:
