@@ -24,7 +24,7 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.flow_lab import DOMAIN, FlowLab, Scale, commands, send
+from benchmarks.flow_lab import DOMAIN, commands, send
 from benchmarks.link import ROOT
 from benchmarks.server import Server
 
@@ -78,12 +78,12 @@ async def costs(dsn: str, group: int, rounds: int) -> Cost:
             began = clock()
             found = await call
             # The server answers before it has done with the statement, its statistics for example.
-            time.sleep(0.0002)
+            time.sleep(0.0002)  # noqa: ASYNC251  (nobody else runs here)
             spent[what].append(clock() - began)
             return found
 
         def receive(what: str, domain: str, quantity: int, *, from_head: bool = False) -> Any:
-            options = {
+            options: Any = {
                 "vt_seconds": 30, "quantity": quantity, "worker": "bench", "limits": {"Work": 3},
                 "from_head": from_head, "count_every": (), "except_types": (), "places": quantity,
             }  # fmt: skip
@@ -129,8 +129,8 @@ def run(source: Path, groups: Sequence[int], rounds: int) -> list[Cost]:
     with Server.opened() as server, server.database() as dsn:
         found = subprocess.run(
             [
-                sys.executable, "-m", "benchmarks.one_command", "--dsn", dsn, "--rounds", str(rounds),
-                "--groups", ",".join(map(str, groups)),
+                sys.executable, "-m", "benchmarks.one_command", "--dsn", dsn,
+                "--rounds", str(rounds), "--groups", ",".join(map(str, groups)),
             ],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": str(source)}, check=True, text=True,
             stdout=subprocess.PIPE,
