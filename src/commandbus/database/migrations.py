@@ -36,8 +36,9 @@ MIGRATION_LOCK = 0x636D64627573
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "queue_verbs", "shards", "locks", "visibility",
     "audit", "seals", "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads",
-    "flow", "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys", "key_turns",
-    "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes", "cancels",
+    "flow", "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys",
+    "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",
+    "cancels",
     "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
     "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "life", "batch_reads",
     "figures", "overview", "samples", "checks", "activity", "rights", "roles", "schedules",
