@@ -1298,7 +1298,7 @@ function commandbus.leave_to_next(p_domain text, p_msg_ids bigint[], p_command_i
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 58a50c43421446f9b4787fce9d402e92
 function commandbus.left_in_domain(p_domain text) returns TABLE(what text, amount bigint)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8f9395220afd6147a0693f1bc780bdf3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0edf988006e691723244c7a77bba14b1
 function commandbus.let_domain_go(p_domain text) returns void
     plpgsql, volatile, body 09314e117e62c79537518e0768f3d5b7
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
