@@ -48,10 +48,17 @@ async def test_fifty_causes_and_fifty_batches_are_less_too(bus: CommandBus, conn
     await conn.execute(
         "insert into commandbus.command_bus_failure_group (domain, fingerprint, command_type,"
         " error_code, message, sample_message, sample_command_id, parked_count, total_seen,"
-        " first_seen, last_seen) select 'payments', to_hex(n + 4096), 'DebitAccountOfCustomer',"
+        " first_seen, last_seen) select 'payments', lpad(to_hex(n), 16, '0'),"
+        " 'DebitAccountOfCustomer',"
         " 'NO_ACCOUNT_OF_THIS_KIND', %s, %s, gen_random_uuid(), 1000, 100000,"
         " now() - interval '1 day', now() from generate_series(1, 60) n",
         ("there is no account " + "so " * 99,) * 2,
+    )
+    await conn.execute(
+        "insert into commandbus.command_bus_group_sample (domain, fingerprint, hour, seen, total)"
+        " select 'payments', lpad(to_hex(n), 16, '0'), date_trunc('hour', now()) -"
+        " h * interval '1 hour', 1 + (n * h * 7919) % 997, 1 from generate_series(1, 60) n,"
+        " generate_series(0, 23) h"
     )
     await conn.execute(
         "insert into commandbus.command_bus_batch (batch_id, domain, name, status, total_count,"
