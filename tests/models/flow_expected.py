@@ -141,9 +141,9 @@ class FlowExpected:
     # -- receiving
 
     def _is_gated(self, c: Command) -> bool:
-        """Whether a gate asks for it. One that has expired passes, to be turned away."""
+        """Whether a gate asks for it. One that must not start passes, to be turned away."""
         has_rule = self.limit is not None or self.is_type_paused
-        return c.kind == GATED and has_rule and not c.is_expired
+        return c.kind == GATED and has_rule and not c.is_expired and not c.is_marked
 
     def receive(self) -> list[tuple[int, int]]:
         """All that is to be had; returns (name, epoch)."""
@@ -185,8 +185,24 @@ class FlowExpected:
         """It waits at the gate. One whose lease has lapsed has nothing any more."""
         c.aside, c.is_due = "gate", False
         if c.is_leased:
-            c.epoch += 1
-            self.places.discard(c.name)
+            self._end_lapsed(c)
+
+    def _end_lapsed(self, c: Command) -> None:
+        """Its lease has lapsed, and nobody takes it over."""
+        c.status, c.is_leased = "PENDING", False
+        c.epoch += 1
+        c.lapses += 1
+        self.places.discard(c.name)
+
+    def _is_left(self, c: Command) -> bool:
+        """Whether its lease has lapsed, and no receive comes because it is paused."""
+        is_paused = self.is_paused or (self.is_type_paused and c.kind == GATED)
+        return is_paused and c.is_leased and c.is_due
+
+    def let_go(self, name: int) -> None:
+        """Who ends or moves it ends such a lease first."""
+        if self._is_left(self.commands[name]):
+            self._end_lapsed(self.commands[name])
 
     def _begin(self, read: Iterable[Command]) -> list[tuple[int, int]]:
         leases, over = [], []
@@ -215,15 +231,16 @@ class FlowExpected:
             return False
         if verb in {"retry", "operator cancel", "operator complete"}:
             return c.status == PARKED
+        is_waiting = (c.status == "PENDING" and not c.is_leased) or self._is_left(c)
         if verb in {"cancel", "level"}:
-            return c.status == "PENDING" and not c.is_leased
+            return is_waiting
         if verb == "move":
-            is_waiting = c.status == "PENDING" and not c.is_leased
             return is_waiting and not c.is_expired and c.aside != "key"
         return c.is_open and (c.is_leased or c.status == "PENDING")  # a request
 
     def operate(self, verb: str, name: int) -> None:
         c = self.commands[name]
+        self.let_go(name)
         if verb == "retry":
             is_head = c.key is not None and self.heads.get(c.key) == name
             c.status, c.is_due, c.is_marked, c.is_expired, c.lapses = (
@@ -244,6 +261,7 @@ class FlowExpected:
     def move(self, name: int, is_due: bool) -> None:
         """Another time: it leaves the limit where it waits, and asks again when it is due."""
         c = self.commands[name]
+        self.let_go(name)
         c.aside, c.is_due = "", is_due
 
     def set_policy(self, on_park: str) -> None:
@@ -259,6 +277,8 @@ class FlowExpected:
     def end_expired(self) -> None:
         for name in sorted(self.commands, key=lambda n: self.commands[n].number):
             c = self.commands[name]
+            if c.is_expired:
+                self.let_go(name)
             if c.status == "PENDING" and not c.is_leased and c.is_expired:
                 self._end(c, "CANCELED")
 

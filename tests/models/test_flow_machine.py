@@ -171,6 +171,7 @@ class FlowMachine(RuleBasedStateMachine):
         change = (f"set_priority(%s, %s, {level}, 'ann')", [self.ids[n]])
         if self.model.may("level", n):
             self.call(*change)
+            self.model.let_go(n)
             self.model.commands[n].level = level
         else:
             with pytest.raises(psycopg.DatabaseError):

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from commandbus.models import AuditEventType, CommandStatus
+from commandbus.testing.memory.lapses import end_lapsed_paused
 from commandbus.testing.memory.sending import move_batch_counters, publish_cancel
 from commandbus.testing.memory.tables import CommandRow, State, iso8601
 
@@ -33,5 +34,8 @@ def end_expired(state: State) -> None:
     """
     now = state.clock.now()
     for row in tuple(state.commands.values()):
+        if has_expired(row, now):
+            end_lapsed_paused(state, row.domain, [row.command_id])
+            row = state.commands[row.key]
         if row.is_waiting and has_expired(row, now):
             expire(state, row)

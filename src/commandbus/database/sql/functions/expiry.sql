@@ -50,6 +50,7 @@ declare
     v_expired uuid[];
     v_ended   int := 0;
 begin
+    perform commandbus.end_lapsed_paused(p_domain, p_command_ids, v_now);
     for v_since, v_expired in
         select c.expires_at, array_agg(c.command_id) from commandbus.command_bus_command c
          where c.domain = p_domain and c.command_id = any(p_command_ids)

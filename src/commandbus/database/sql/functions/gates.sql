@@ -61,6 +61,7 @@ begin
             on c.domain = i.domain and c.command_id = i.command_id
            and (c.msg_id = i.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
            and c.status in ('PENDING', 'IN_PROGRESS') and (c.expires_at is null or c.expires_at > p_now)
+           and c.cancel_requested_at is null
           left join commandbus.command_bus_flow_rule d
             on d.domain = c.domain and d.command_type = '' and not d.by_key
           left join commandbus.command_bus_flow_rule t
@@ -96,7 +97,7 @@ language sql stable as $$
 $$;
 
 -- Writes where commands that were stopped wait from now on, first come first served: by their messages. One whose
--- lease has lapsed has nothing any more: no places, and a late result of that lease is refused.
+-- lease has lapsed has nothing any more: no places, and no lease.
 --   p_stop: the gate of each; null: it goes on
 --   p_full: gates that are known to be full
 create or replace function commandbus.wait_at_gates(
@@ -129,11 +130,7 @@ begin
                        where u.stop is not null and u.leased);
     if v_lapsed <> '{}' then
         perform commandbus.drop_places(p_domain, v_lapsed);
-        with item as materialized (
-            select p_domain as domain, u.command_id from unnest(v_lapsed) u(command_id)
-        )
-        update commandbus.command_bus_command c set lease_epoch = c.lease_epoch + 1
-          from item i where c.domain = i.domain and c.command_id = i.command_id;
+        perform commandbus.end_lapsed(p_domain, v_lapsed, clock_timestamp());
     end if;
 end $$;
 

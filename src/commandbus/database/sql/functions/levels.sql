@@ -203,6 +203,7 @@ begin
     end if;
     perform commandbus.check_domain(p_domain);
     v_now := commandbus.lock_queued(p_domain, p_command_ids);
+    perform commandbus.end_lapsed_paused(p_domain, p_command_ids, v_now);
     with before as (
         select c.domain, c.command_id, coalesce(c.priority, 0) as priority
           from commandbus.command_bus_command c

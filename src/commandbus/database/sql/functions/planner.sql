@@ -24,7 +24,7 @@ begin
             -- arguments of each call, which was half of what a receive of one command cost it.
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array['commandbus.receive_commands']),
             (c_by_item, array[
-                'commandbus.turn_away', 'commandbus.keep_leases',
+                'commandbus.turn_away', 'commandbus.keep_leases', 'commandbus.end_lapsed', 'commandbus.end_lapsed_paused',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
                 'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leases',
