@@ -1091,6 +1091,8 @@ function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
     sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
 function commandbus.drop_unique_of(p_sends jsonb) returns void
     sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
+function commandbus.drop_unused_gates(p_domain text, p_limit integer) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 93cd15270a023fdf259a27061a2d550c
 function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body d711c02b0ef077e22f53165225e1b2cc
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
@@ -1212,7 +1214,7 @@ function commandbus.forget_workers(p_worker text, p_silent_for interval) returns
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
-    plpgsql, volatile, body 4995c1e066ff470714866d118790f087
+    plpgsql, volatile, body 5c976736637e20e16cb77f1d219e0f7c
 function commandbus.gate_state(p_domain text, p_gate text, p_now timestamp with time zone) returns TABLE(is_open boolean, room integer, tokens double precision)
     sql, stable, body b3d9938536ccac86cbed7e1f45eaa17f
 function commandbus.gate_text(p_domain text, p_gate text) returns text
@@ -1223,6 +1225,8 @@ function commandbus.gates_due(p_domain text, p_now timestamp with time zone) ret
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 72bca34ef912fd85a4d32ef6834434c1
 function commandbus.gates_of(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], OUT o_firsts text[], OUT o_seconds text[], OUT o_thirds text[], OUT o_leased boolean[], OUT o_had jsonb[], OUT o_only text) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a1299df3ecfc51675498219380078498
+function commandbus.gates_without_rule(p_domain text) returns TABLE(first_gate text, end_gate text)
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body e389c6a86afbe3fc0a94fcef0e969369
 function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
@@ -1580,7 +1584,7 @@ function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) r
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 239b186b022a9b1d92703976679d63f5
 function commandbus.release_waiting(p_domain text, p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ce647350efeaa078622d7437ae272c33
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 2c192e4ec0eca5a1db2eb54b1bf13087
 function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_digests bytea[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body cda56e1269b9a5ba851b4d34476f70d4
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
@@ -1794,7 +1798,7 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 689c73a1e8ec50f3ced4b036b2b5f30e
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 8cef340064a0b6bf0b33a5d982bac022
 function commandbus.tend_levels() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)

@@ -57,7 +57,8 @@ begin
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
                 'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
-                'commandbus.release_waiting', 'commandbus.slot_rows', 'commandbus.waiting_rows',
+                'commandbus.release_waiting', 'commandbus.gates_without_rule', 'commandbus.drop_unused_gates',
+                'commandbus.slot_rows', 'commandbus.waiting_rows',
                 'commandbus.dispatch_figures']),
             -- Called by functions that have index scans off; here the index gives the order of a key.
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
