@@ -1241,6 +1241,8 @@ function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bi
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
+function commandbus.in_turn(p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a6008c662ed549d396c2166b022f0cbf
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_governed_for(p_schedule commandbus.command_bus_schedule) returns boolean
@@ -1516,7 +1518,7 @@ function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now times
 function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body f1bd9fe0fad6ab20707177c2270bcd62
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8504695c285e1e117000a087e60f1e6d
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body 4281520cf2a392cc165d20983e03e1ec
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -1526,7 +1528,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body 5dc4d3b2b8bebc5c65183350205702f7
+    plpgsql, volatile, body 47a2fbb3da79d008897597e7d7139403
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
@@ -1750,7 +1752,7 @@ function commandbus.set_level_seconds(p_domain text, p_seconds double precision,
 function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_by_key boolean DEFAULT false, p_max_running integer DEFAULT NULL::integer, p_rate double precision DEFAULT NULL::double precision, p_per double precision DEFAULT NULL::double precision, p_burst double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 217bf1d429cf5731c4b41536d9d8219b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3ea3c0204a4e1b587c2c746f7687aa50
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a035fd5dde4ab2da29b616ad60830180
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 767866e78248b8c0dccb710a640c99d7
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
@@ -1798,7 +1800,7 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 8cef340064a0b6bf0b33a5d982bac022
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
@@ -1821,12 +1823,14 @@ function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempt
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body bab2dbb6f4863051b600ab1abef246c7
+function commandbus.turn_of(p_command commandbus.command_bus_command, p_level_seconds double precision) returns bigint
+    sql, stable, body 0caacaf5c7d76dda3080a22339acd8bd
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
-    sql, stable, body 56cd603d054a6e35e7b3ea889265c8db
+    sql, stable, body 963606d283949a0ead86469bb54093fe
 function commandbus.use_console_code(p_secret_hash bytea) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b668b43c16026b5f73b709eba1cfe0b
 function commandbus.use_console_session(p_secret_hash bytea, p_idle interval, p_is_used boolean) returns SETOF commandbus.command_bus_console_session
@@ -1838,7 +1842,7 @@ function commandbus.use_levels(p_domain text, p_within interval DEFAULT '00:20:0
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.wait_at_gates(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_stop text[], p_leased boolean[], p_has_waited boolean, p_full text[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1ee616f9543032cdcf55f02e8de27a2c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 3b07cbd7d57f62f6a7891b19c6452633
 function commandbus.waiting_commands(p_domain text, p_command_type text, p_from_gate text, p_from_seq bigint, p_from_msg_id bigint, p_limit integer, p_viewer text DEFAULT NULL::text) returns TABLE(gate text, seq bigint, msg_id bigint, command commandbus.command_bus_command)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 042cda95f999da0ba683e220e4a87e91
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)

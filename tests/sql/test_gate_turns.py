@@ -56,7 +56,7 @@ async def test_a_low_level_ages_while_it_waits(db: Session) -> None:
     await sent(db, 1)
     held = await db.receive()
     low = await sent(db, 2, priority=-2)
-    await older(db, 241, low[0])
+    await older(db, 150, low[0])
     await older(db, 100, low[1])
     (plain,) = await sent(db, 1)
     (high,) = await sent(db, 1, priority=1)
@@ -77,9 +77,9 @@ async def test_one_that_was_delayed_waits_as_long_as_since_it_was_due(db: Sessio
     await limit(db, max_running=1)
     (first,) = await sent(db, 1)
     held = await db.receive()
-    (delayed,) = await sent(db, 1, delay_seconds=30)
+    (delayed,) = await sent(db, 1, delay_seconds=300)
     (sent_later,) = await sent(db, 1)
-    await db.rows("update pgmq.q_payments__commands set vt = now() where vt > now() + '29 s'")
+    await db.rows("update pgmq.q_payments__commands set vt = now() where vt > now() + '200 s'")
     assert await db.receive(1) == []
     assert await db.receive(1) == []
     assert held[0].command_id == first

@@ -69,7 +69,7 @@ begin
 end $$;
 
 -- The chore of a domain that has or had rules: pauses of types whose time is over, those who wait where no rule is any
--- more, rows of gates that nobody needs, places that nobody has; at last the mark that the domain has rules. Returns
+-- more, places that nobody has, rows of gates that nobody needs; at last the mark that the domain has rules. Returns
 -- how many were made due: call it again until it is 0.
 --
 -- Waits for no lock, and has the row of the domain, for which others wait, only where something is to be written under
@@ -93,8 +93,8 @@ begin
     if v_moved > 0 then
         return v_moved;
     end if;
-    perform commandbus.drop_unused_gates(p_domain, 5 * p_limit);
     perform commandbus.free_unused_places(p_domain, p_limit);
+    perform commandbus.drop_unused_gates(p_domain, 5 * p_limit);
     -- A rule that is being set has the row, or has changed it.
     update commandbus.command_bus_flow f set has_rules = false, updated_at = clock_timestamp()
      where f.domain = any(array(

@@ -38,7 +38,7 @@ language sql stable as $$
                         i.ordering_key, i.limit_key) > 0,
            coalesce(i.deliver_at, p_now + make_interval(secs => i.delay_seconds)),
            coalesce(i.expires_at, p_now + make_interval(secs => i.expires_in_seconds)),
-           i.priority, i.ordering_key, i.limit_key
+           nullif(i.priority, 0), i.ordering_key, i.limit_key
       from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
                    coalesce(r.reply_to, p_domain || '.replies') as reply_to,
                    coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
