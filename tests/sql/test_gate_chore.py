@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -40,12 +39,12 @@ async def with_many_keys(db: Session) -> None:
 
 
 @pytest.fixture
-async def others(session: Open) -> AsyncIterator[Session]:
+async def others(session: Open) -> Session:
     """Another session, which waits for nothing."""
     found = await session()
     await found.rows("set lock_timeout = '50ms'")
     await found.conn.commit()
-    yield found
+    return found
 
 
 @pytest.mark.parametrize("analyzed", [False, True])

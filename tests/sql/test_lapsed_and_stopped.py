@@ -1,5 +1,5 @@
-"""A command whose worker died, and which then waits at a limit or for the end of a pause, is nobody's:
-operators end and move it as they do with all that waits, and a late result is refused."""
+"""A command whose worker died, and which then waits at a limit or is paused, is nobody's: operators
+end and move it as they do with all that waits, and a late result is refused."""
 
 from __future__ import annotations
 

@@ -33,9 +33,8 @@ def end_expired(state: State) -> None:
     A running command goes on, and a parked one waits for its operator.
     """
     now = state.clock.now()
-    for row in tuple(state.commands.values()):
-        if has_expired(row, now):
-            end_lapsed_paused(state, row.domain, [row.command_id])
-            row = state.commands[row.key]
-        if row.is_waiting and has_expired(row, now):
+    for late in [row for row in state.commands.values() if has_expired(row, now)]:
+        end_lapsed_paused(state, late.domain, [late.command_id])
+        row = state.commands[late.key]
+        if row.is_waiting:
             expire(state, row)

@@ -29,7 +29,7 @@ from commandbus.testing.memory.sending import (
     publish_reply,
     start_batch,
 )
-from commandbus.testing.memory.tables import CommandRow, State, iso8601, made
+from commandbus.testing.memory.tables import CommandRow, State, made
 from commandbus.testing.memory.unique import send_unique
 
 #: Outcomes after which a command starts again, unless its cancel was requested.
