@@ -113,14 +113,14 @@ class Search(Timetable, People):
         state = check_choice_or_none(CommandStatus, status, "status")
         check_names(domain, command_type)
         check_ids(command_id=command_id, batch_id=batch_id, correlation_id=correlation_id)
-        check_range(created_after=created_after, created_before=created_before)
+        first, last = check_range(created_after=created_after, created_before=created_before)
         if error_code is not None:
             check_text(error_code, "error_code", max_length=200)
         check_page(limit)
         # In the order of search_commands.
         criteria = (
-            domain, command_type, state, batch_id, correlation_id, created_after, created_before,
-            command_id, error_code,
+            domain, command_type, state, batch_id, correlation_id, first, last, command_id,
+            error_code,
         )  # fmt: skip
         bound = (criteria, viewer.owner)
         at, after = position_of(cursor, bound, _read_place) or (None, None)
