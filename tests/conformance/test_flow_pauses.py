@@ -307,9 +307,8 @@ async def test_a_command_of_a_paused_type_blocks_its_key(world: World, bus: Comm
 async def test_what_a_dead_worker_had_can_be_ended_and_moved_in_a_pause(
     world: World, bus: CommandBus, kind: str | None
 ) -> None:
-    ended, asked, moved, late = (
-        new("Debit", **({"expires_in": 2_000_000} if n == 3 else {})) for n in range(4)
-    )
+    ended, asked, moved = (new("Debit") for _ in range(3))
+    late = new("Debit", expires_in=2_000_000)
     leases = await world.send_and_receive(ended, asked, moved, late)
     await world.lapse()
     await bus.pause(DOMAIN, type=kind, reason="it kills its workers")
