@@ -12,6 +12,7 @@ import os
 import re
 import time
 import warnings
+from collections.abc import Collection
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -81,6 +82,15 @@ def check_domain(domain: Any) -> str:
             "into a queue name"
         )
     return domain
+
+
+def check_reach(domain: str | None, domains: Collection[str] | None) -> list[str] | None:
+    """The domains to look in: the one that is named, of those that are reached; None: all."""
+    reached = None if domains is None else sorted({check_domain(each) for each in domains})
+    if domain is None:
+        return reached
+    named = check_domain(domain)
+    return [named] if reached is None or named in reached else []
 
 
 def check_command_type(command_type: Any) -> str:
