@@ -934,7 +934,7 @@ function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since tim
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 618bd0ea501b0201484cb9ef496c4598
+    plpgsql, volatile, body 4721df9a5c9822ddcd57cd33fc589d27
 function commandbus.check_gates(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4b3c5eeba6434f45169ee4d894bfeeee
 function commandbus.check_keys(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1110,7 +1110,7 @@ function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types
 function commandbus.end_console_session(p_session_id uuid, p_user_id text, p_actor text, p_details jsonb) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9b9b3a440045273b16e6479a8793182d
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b12c9adf5f6a0a15dfb82461d72b89b0
 function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5d688fbf32b7eddb8c31d611a4300149
 function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
@@ -1150,7 +1150,7 @@ function commandbus.expected_rows(p_table text, p_first timestamp with time zone
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 0f3dede343788de481850e403cdc3d3a
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f9abb01283dd3f2da2eb84581bb4f468
 function commandbus.expire_leased(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 2893e7232b1fcc024b4447b0017e9f40
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -1614,7 +1614,7 @@ function commandbus.repair_waiting(p_domain text, p_actor text DEFAULT NULL::tex
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8fa905ee484fff540d11b41e9f4d5841
 function commandbus.replace_waiting(p_domain text, p_holder uuid, p_command jsonb, p_actor text, p_sent_by text) returns void
-    plpgsql, volatile, body 3388afe77d96e0e11cad5f302f6e0db9
+    plpgsql, volatile, body 38760107c41d5c3666e60d0569b347a3
 function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
     plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb, p_meta jsonb DEFAULT NULL::jsonb) returns jsonb
@@ -1830,7 +1830,7 @@ function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns 
 function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
-    sql, stable, body 963606d283949a0ead86469bb54093fe
+    sql, stable, body 693c1b906af43317eba63b50c8ec3e76
 function commandbus.use_console_code(p_secret_hash bytea) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b668b43c16026b5f73b709eba1cfe0b
 function commandbus.use_console_session(p_secret_hash bytea, p_idle interval, p_is_used boolean) returns SETOF commandbus.command_bus_console_session
@@ -1864,7 +1864,7 @@ function commandbus.walk_gates(p_domain text, p_after text, p_before text, p_lim
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
     sql, volatile, body 784c7f1edeb5820f8466e566256dd2e2
 function commandbus.what_is_left(p_domain text, p_include_delayed boolean) returns text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1bbe8401730d82a4aac521ec7a2b315b
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f3e837a55ce569207f9596980e7e6b52
 function commandbus.worker_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 500) returns TABLE(worker_id text, domain text, concurrency integer, in_flight integer, stuck integer, is_idle boolean, heartbeat_seconds double precision, up_seconds double precision)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 01d3bde91f59b9a24b59d6e115fcac68
 function commandbus.worker_counts(p_limit integer DEFAULT 10000) returns TABLE(domain text, command_type text, outcome text, count bigint, seconds double precision)
