@@ -294,9 +294,12 @@ async def test_a_number_beyond_all_bounds_is_refused_by_its_name(
 
 
 async def test_a_delay_that_no_number_holds_is_refused_by_its_name(db: Session) -> None:
-    document = '[{"command_id": "%s", "type": "Debit", "delay_seconds": 1e400}]' % uuid4()
     with pytest.raises(psycopg.DatabaseError, match="delay_seconds is not from 0"):
-        await db.value("select commandbus.send_commands(%s, cast(%s as jsonb))", DOMAIN, document)
+        await db.value(
+            "select commandbus.send_commands(%s, jsonb_build_array(jsonb_build_object("
+            "'command_id', %s::text, 'type', 'Debit', 'delay_seconds', 1e400)))",
+            DOMAIN, str(uuid4()),
+        )  # fmt: skip
 
 
 async def test_level_0_is_no_level(db: Session) -> None:
