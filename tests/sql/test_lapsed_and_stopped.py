@@ -3,6 +3,7 @@ end and move it as they do with all that waits, and a late result is refused."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
@@ -199,3 +200,17 @@ async def test_the_head_of_a_key_whose_worker_died_can_be_canceled_and_the_next_
     await db.rows("select commandbus.cancel_commands(%s, %s, 'why')", DOMAIN, [held.command_id])
     await resume(db, "type")
     assert [each.command_id for each in await db.receive()] == [behind]
+
+
+async def test_who_waited_with_a_lease_before_the_upgrade_has_none_after_it(db: Session) -> None:
+    held = await stopped(db, "type, and read since")
+    await db.rows(
+        "update commandbus.command_bus_command"
+        " set status = 'IN_PROGRESS', leased_by = 'w', lapses = 0, lease_epoch = 2"
+    )
+    folder = files("commandbus").joinpath("database", "sql", "migrations")
+    await db.rows(folder.joinpath("0027_lapsed_and_waiting.sql").read_text(encoding="utf-8"))
+    shown = await row(db, held.command_id)
+    assert (shown["status"], shown["leased_by"], shown["lapses"]) == ("PENDING", None, 1)
+    await db.rows("select commandbus.cancel_commands(%s, %s, 'why')", DOMAIN, [held.command_id])
+    assert await db.status(held.command_id) == "CANCELED"
