@@ -11,15 +11,19 @@ from faults.nemeses_schedules import Schedules
 from faults.plan import Bars, Load, Run, Workers
 from faults.watchers import KeyOperator, KeyWatch, PlaceWatch, ProgressWatch
 
-#: Two gates: places of one type, the rate of another.
+#: Each kind of gate: places of one type, the rate of another, places and a rate for each key of a
+#: third, which has places of its own too, and places of the domain.
 LIMITS = """
-select commandbus.set_limit('storm', 'Limited', p_max_running => 6),
-       commandbus.set_limit('storm', 'Rated', p_rate => 60, p_per => 1, p_burst => 10)
+select commandbus.set_limit('storm', p_max_running => 13, p_rate => 400, p_burst => 40),
+       commandbus.set_limit('storm', 'Limited', p_max_running => 6),
+       commandbus.set_limit('storm', 'Rated', p_rate => 60, p_per => 1, p_burst => 10),
+       commandbus.set_limit('storm', 'Keyed', p_max_running => 5),
+       commandbus.set_limit('storm', 'Keyed', true, p_max_running => 2, p_rate => 15, p_burst => 3)
 """
 LIMITED = Load(
-    mix={"Limited": 60.0, "Limited:transient": 5.0, "Limited:permanent": 1.0, "Rated": 30.0,
-         "fine": 4.0},
-    groups=(6.0, 2.0, 0.0),
+    mix={"Limited": 50.0, "Limited:transient": 4.0, "Limited:permanent": 1.0, "Rated": 20.0,
+         "Keyed": 20.0, "Keyed:transient": 1.0, "fine": 4.0},
+    groups=(6.0, 2.0, 0.0), limit_keys=4,
 )  # fmt: skip
 KEYED = Load(
     mix={"fine": 90.0, "transient": 7.0, "permanent": 3.0}, groups=(4.0, 3.0, 0.0, 2.0), keys=24,
@@ -42,7 +46,8 @@ def long_runs() -> tuple[Run, ...]:
                      KillPostmaster(3))),),
             (PlaceWatch(),),
             load=LIMITED, sabotage=LIMITS,
-            bars=Bars(at_least={"worker_kills": 60, "place_samples": 5_000},
+            bars=Bars(at_least={"worker_kills": 60, "place_samples": 5_000, "full_domains": 50,
+                                "full_types": 500, "full_keys": 500},
                       at_most={"return_seconds": 5.0, "deadlocks": 0}),
             drain_seconds=120.0, expected_seconds=120,
         ),
@@ -113,7 +118,8 @@ def short_runs(brisk: Workers) -> tuple[Run, ...]:
                      KillPostmaster(1, (0.3, 0.6)))),),
             (PlaceWatch(),),
             load=LIMITED, sabotage=LIMITS,
-            bars=Bars(at_least={"worker_kills": 4, "place_samples": 100},
+            bars=Bars(at_least={"worker_kills": 4, "place_samples": 100, "full_domains": 1,
+                                "full_types": 5, "full_keys": 5},
                       at_most={"deadlocks": 0}),
         ),
         Run(

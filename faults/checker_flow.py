@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from faults.facts import Change, Facts, grouped
-from faults.facts_flow import PlaceSample
+from faults.facts_flow import PlaceSample, Rate
 
 Wrong = Iterator[tuple[str, str]]
 
@@ -36,20 +36,30 @@ def limits_hold(facts: Facts) -> Wrong:
 
 def rates_hold(facts: Facts) -> Wrong:
     """I16: in no span of t seconds more leases than rate * t + burst, by the audit."""
-    types = {row.command_id: row.command_type for row in facts.rows}
-    received = grouped(
-        (event for event in facts.events if event.kind == "RECEIVED"),
-        lambda event: types.get(event.command_id, ""),
-    )
+    rows = {row.command_id: row for row in facts.rows}
+    received = [event for event in facts.events if event.kind == "RECEIVED"]
     for rate in facts.flow.rates:
-        times = sorted(event.at for event in received.get(rate.command_type, []))
-        for span in WINDOWS:
-            allowed = rate.per_second * span + rate.burst
-            for place, at in enumerate(times):
-                found = bisect_right(times, at + span - ROUNDING) - place
-                if found > allowed + ROUNDING:
-                    yield rate.command_type, f"{found} leases in {span:g} s from {at:.3f}"
-                    break
+        counted = defaultdict[str, list[float]](list)
+        for event in received:
+            row = rows.get(event.command_id)
+            if row is None or rate.command_type not in {"", row.command_type}:
+                continue
+            if not rate.by_key:
+                counted[rate.command_type or "the domain"].append(event.at)
+            elif row.limit_key is not None:
+                counted[f"{rate.command_type}/{row.limit_key}"].append(event.at)
+        for name, times in counted.items():
+            yield from _follow_rate(name, rate, sorted(times))
+
+
+def _follow_rate(name: str, rate: Rate, times: list[float]) -> Wrong:
+    for span in WINDOWS:
+        allowed = rate.per_second * span + rate.burst
+        for place, at in enumerate(times):
+            found = bisect_right(times, at + span - ROUNDING) - place
+            if found > allowed + ROUNDING:
+                yield name, f"{found} leases in {span:g} s from {at:.3f}"
+                break
 
 
 def keys_keep_their_order(facts: Facts) -> Wrong:
@@ -93,7 +103,7 @@ def ticks_are_accounted_for(facts: Facts) -> Wrong:
     """I19: each planned tick is one command, or recorded as skipped or missed."""
     for ticked in facts.flow.ticks:
         told = ticked.sent + ticked.skipped + ticked.dropped
-        if told > ticked.planned or (ticked.is_exact and told < ticked.planned):
+        if told != ticked.planned:
             yield (
                 ticked.name,
                 f"{ticked.planned} ticks were planned; {ticked.sent} were sent, "
@@ -144,14 +154,17 @@ def the_doctor_finds_nothing(facts: Facts) -> Wrong:
 def slowest_return(facts: Facts) -> float | None:
     """Seconds from the death of a worker until all places are used by the living again.
 
-    Only deaths that no other death, and no outage, follows within the time that is allowed.
+    Only deaths that no other death, and no outage, follows within the time that is allowed. Gates
+    of types only: one of a key is full as long as its customer has much to do, and one of a domain
+    as long as its types let that many through.
     """
     patience = facts.flow.patience_seconds
     deaths = sorted(death.at for death in facts.deaths)
     killed = {death.pid: death.at for death in facts.deaths if death.kind == "kill"}
     samples = defaultdict[str, list[PlaceSample]](list)
     for sample in facts.flow.places:
-        samples[sample.gate].append(sample)
+        if sample.gate.startswith("l:t:"):
+            samples[sample.gate].append(sample)
     slowest: float | None = None
     for place, died in enumerate(deaths):
         following = deaths[place + 1] if place + 1 < len(deaths) else float("inf")

@@ -39,7 +39,7 @@ select audit_id, extract(epoch from ts)::float8, command_id::text, event_type
 """
 ROWS = """
 select command_id::text, command_type, status, attempts, max_attempts, lease_epoch, leased_by,
-       msg_id, dispatch_status, reply_queue <> ''
+       msg_id, dispatch_status, reply_queue <> '', coalesce(limit_key, ordering_key)
   from commandbus.command_bus_command
 """
 EFFECTS = """
@@ -64,8 +64,8 @@ select command_id::text, extract(epoch from deliver_at)::float8,
   from commandbus.command_bus_command where num_nonnulls(deliver_at, expires_at) > 0
 """
 RATES = """
-select command_type, rate / per_seconds, burst from commandbus.command_bus_flow_rule
- where command_type <> '' and not by_key and rate is not null
+select command_type, rate / per_seconds, burst, by_key from commandbus.command_bus_flow_rule
+ where rate is not null
 """
 QUEUES = "select queue_name from pgmq.meta order by 1"
 

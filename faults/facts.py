@@ -117,6 +117,8 @@ class Row:
     dispatch_status: str
     #: Whether a reply was asked for.
     wants_reply: bool
+    #: What limits by key count it by.
+    limit_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,13 @@ class PlaceSample:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often commands of one type may be leased."""
+    """How often commands of one type may be leased, or those of each limit key of it."""
 
+    #: "": of all types together.
     command_type: str
     per_second: float
     burst: float
+    by_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,6 @@ class Ticked:
     #: In the audit: because the last command was open, or because they came too late.
     skipped: int
     dropped: int
-    #: False: there were too many late ones to count them all, and `dropped` is how far it came.
-    is_exact: bool = True
 
 
 @dataclass(slots=True)

@@ -28,8 +28,11 @@ STEP = timedelta(seconds=3605)
 QUARTER = timedelta(minutes=15)
 #: The interval of the schedules whose clock is set, and how many late ticks they make up for.
 STEP_EVERY, STEP_CAP = timedelta(seconds=10), 20
-#: Ticks of a night that are made up for; what came in the months since is dropped.
+#: Ticks of a night that are made up for; what came in the days after it is dropped.
 NIGHT_CAP = 80
+#: Days that such a schedule is due on, from that night on. Were it due until today, a look at some
+#: months of quarters of an hour would end before all are counted.
+NIGHT_DAYS = 3
 #: One night in spring and one in autumn for each: (zone, the evening before, in UTC).
 NIGHTS = (
     ("Europe/Berlin", datetime(2026, 3, 28, 18, tzinfo=UTC)),
@@ -54,8 +57,7 @@ update commandbus.command_bus_schedule
 TOLD = """
 select a.command_id, a.event_type, sum(case a.event_type
            when 'SCHEDULE_SKIPPED' then (a.details_json ->> 'ticks')::int
-           else (a.details_json ->> 'count')::int - (a.details_json ->> 'made_up')::int end),
-       bool_and(coalesce((a.details_json ->> 'is_exact')::boolean, true))
+           else (a.details_json ->> 'count')::int - (a.details_json ->> 'made_up')::int end)
   from commandbus.command_bus_audit a
  where a.domain = %s and a.event_type in ('SCHEDULE_SKIPPED', 'SCHEDULE_MISSED')
  group by 1, 2
@@ -103,7 +105,7 @@ class Schedules:
 
     async def _nights(self, arena: Arena, bus: CommandBus) -> None:
         for place, (zone, evening) in enumerate(NIGHTS):
-            for number, cron in enumerate(CRONS):
+            for number, cron in enumerate(crons_of(zone, evening)):
                 name = f"night-{place}-{number}"
                 await bus.schedules.put(
                     DOMAIN, name, "Work", {"ms": 1}, cron=cron, timezone=zone, missed="all",
@@ -138,10 +140,8 @@ class Schedules:
 
 async def _count(arena: Arena) -> None:
     told: dict[tuple[UUID, str], int] = {}
-    inexact: set[UUID] = set()
-    for schedule_id, event, number, is_exact in await arena.query(TOLD, DOMAIN):
+    for schedule_id, event, number in await arena.query(TOLD, DOMAIN):
         told[schedule_id, event] = int(number)
-        inexact |= set() if is_exact else {schedule_id}
     sent: dict[UUID, set[UUID]] = {}
     for schedule_id, command_id in await arena.query(
         "select correlation_id, command_id from commandbus.command_bus_command c"
@@ -157,7 +157,7 @@ async def _count(arena: Arena) -> None:
         planned, wanted, allowed = _planned(name, cron, zone, begun, last)
         ticked = Ticked(
             name, planned, len(found), told.get((schedule_id, "SCHEDULE_SKIPPED"), 0),
-            told.get((schedule_id, "SCHEDULE_MISSED"), 0), is_exact=schedule_id not in inexact,
+            told.get((schedule_id, "SCHEDULE_MISSED"), 0),
         )  # fmt: skip
         arena.flow.ticks.append(ticked)
         arena.counts["ticks_planned"] += ticked.planned
@@ -191,6 +191,15 @@ def _planned(
     return len(planned), planned, []
 
 
+def crons_of(zone: str, evening: datetime) -> Iterator[str]:
+    """Both expressions, on the days from the night after this evening on, and on no others."""
+    night = evening.astimezone(ZoneInfo(zone)).date() + timedelta(days=1)
+    days = f"{night.day}-{night.day + NIGHT_DAYS - 1} {night.month}"
+    for cron in CRONS:
+        minute, hour, *_ = cron.split()
+        yield f"{minute} {hour} {days} *"
+
+
 def ticks_of_night(cron: str, zone: str, evening: datetime, last: datetime) -> Iterator[datetime]:
     """The ticks of an expression after an evening, found by looking at each quarter of an hour.
 
@@ -198,12 +207,17 @@ def ticks_of_night(cron: str, zone: str, evening: datetime, last: datetime) -> I
     moment after the gap. Expressions with any hour follow real time.
     """
     place = ZoneInfo(zone)
-    minute, hour, *_ = cron.split()
+    minute, hour, days, month, _ = cron.split()
     minutes = minute.split(",")
+    first_day, _, last_day = days.partition("-")
     seen: set[date] = set()
     moment = evening
     while (moment := moment + QUARTER) <= last:
         local = moment.astimezone(place)
+        if days != "*" and not (
+            local.month == int(month) and int(first_day) <= local.day <= int(last_day)
+        ):
+            continue
         if hour == "*":
             if str(local.minute) in minutes:
                 yield moment

@@ -30,6 +30,8 @@ class Load:
     groups: tuple[float, ...] = (8.0, 2.0, 0.2)
     #: Ordering keys that commands are spread over; 0: they have none.
     keys: int = 0
+    #: Keys that limits by key count commands by, spread like them; 0: they have none.
+    limit_keys: int = 0
     #: A command expires after seconds in this span; it is delayed by half of them at most.
     expires_seconds: tuple[float, float] | None = None
     #: Groups are sent with on_duplicate="skip".

@@ -108,6 +108,8 @@ class Producer:
         options: SendOptions = {}
         if keys := self._config["keys"]:
             options["ordering_key"] = f"key:{chance.randrange(keys)}"
+        if keys := self._config["limit_keys"]:
+            options["limit_key"] = f"customer:{chance.randrange(keys)}"
         if span := self._config["expires_seconds"]:
             seconds = chance.uniform(*span)
             options["expires_in"] = seconds

@@ -320,7 +320,7 @@ class _Storm:
             **common, "role": "producer", "tasks": load.tasks, "work_ms": load.work_ms,
             "backlog": load.backlog + workers.number * workers.concurrency, "mix": load.mix,
             "groups": load.groups, "keys": load.keys, "expires_seconds": load.expires_seconds,
-            "skips_known": load.skips_known, "count": load.count,
+            "skips_known": load.skips_known, "count": load.count, "limit_keys": load.limit_keys,
             "block_seconds": load.block_seconds,
             "settings": {"pool_size": load.pool_size},
         })  # fmt: skip

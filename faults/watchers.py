@@ -19,6 +19,8 @@ from faults.facts_flow import PlaceSample
 PLACES_SECONDS = 0.01
 #: Seconds between two looks at places beside leases, and at keys: they read more.
 SNAPSHOT_SECONDS = 0.25
+#: What a gate is about, by its name.
+KINDS = {"d": "domains", "t": "types", "k": "keys"}
 
 PLACES = """
 select g.gate, r.max_running, coalesce(c.leased_by, ''), count(*),
@@ -32,21 +34,24 @@ select g.gate, r.max_running, coalesce(c.leased_by, ''), count(*),
  group by 1, 2, 3
 """
 
-#: In one snapshot: leases of limited types, and the places of their gates, that have not the other.
+#: In one snapshot: leases, and the places of their gates, that have not the other.
 MISMATCHES = """
 with leased as (
-    select c.domain, c.command_id, 'l:t:' || c.command_type as gate
+    select c.domain, c.command_id,
+           case when r.by_key
+                then 'l:k:' || c.command_type || '/' || coalesce(c.limit_key, c.ordering_key)
+                when r.command_type = '' then 'l:d' else 'l:t:' || c.command_type end as gate
       from commandbus.command_bus_command c
       join commandbus.command_bus_flow_rule r
-        on r.domain = c.domain and r.command_type = c.command_type and not r.by_key
+        on r.domain = c.domain and r.command_type in ('', c.command_type)
        and r.max_running is not null
      where c.leased_by is not null
+       and (not r.by_key or num_nonnulls(c.limit_key, c.ordering_key) > 0)
        -- Its lease has lapsed, and it waits for a token: nobody has that epoch any more.
        and not exists (select from commandbus.command_bus_waiting w
                         where w.domain = c.domain and w.command_id = c.command_id)
 ), placed as (
     select s.domain, s.command_id, s.gate from commandbus.command_bus_slot s
-     where s.gate like 'l:t:%'
 )
 select (select count(*) from (select * from leased except select * from placed) l)
      + (select count(*) from (select * from placed except select * from leased) p)
@@ -96,6 +101,9 @@ class PlaceWatch:
                     # "host:pid:…"; a place without a lease counts as somebody's.
                     pid = int(holder.split(":")[-2]) if holder else 0
                     sample.holders[pid] = sample.holders.get(pid, 0) + number
+                for sample in gates.values():
+                    if sample.taken >= sample.limit:
+                        arena.counts[f"full_{KINDS[sample.gate[2]]}"] += 1
                 arena.flow.places += gates.values()
                 arena.counts["place_samples"] += 1
                 if time.monotonic() - compared > SNAPSHOT_SECONDS:

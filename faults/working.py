@@ -138,7 +138,7 @@ def register(bus: CommandBus, domain: str, log: EventLog, effects: Effects, dsn:
         meet_fate(command, ctx)
 
     # The others are there to be limited, paused or rated beside it.
-    for name in ("Work", "Limited", "Rated"):
+    for name in ("Work", "Limited", "Rated", "Keyed"):
         bus.register_handler(domain, name, work, retry_policy=PATIENT)
 
     @bus.handler(domain, "Report", retry_policy=PATIENT)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
 from commandbus.errors import InvalidInputError
+from commandbus.names import in_utc
 
 #: One year, in seconds: the longest delay.
 MAX_DELAY_SECONDS = 31_622_400.0
@@ -90,9 +91,9 @@ class Flow:
         return {name: value for name, value in named if value is not None}
 
     def digestible(self) -> dict[str, Any]:
-        """The same, in one form for one meaning: a time is the same in every zone."""
+        """The same, in one form for one meaning: its times are in UTC."""
         return {
-            name: value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+            name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in self.document().items()
         }
 
@@ -213,14 +214,14 @@ def check_priority(value: object) -> int:
 
 
 def check_time(value: object, name: str) -> datetime:
-    """Return a time that carries a time zone, or raise InvalidInputError."""
+    """Return a time that carries a time zone, in UTC, or raise InvalidInputError."""
     if not isinstance(value, datetime):
         raise InvalidInputError(f"{name} is {value!r}; use a datetime with a time zone")
     if value.utcoffset() is None:
         raise InvalidInputError(
             f"{name} has no time zone; use for example datetime(..., tzinfo=UTC)"
         )
-    return value
+    return in_utc(value)
 
 
 def check_seconds(value: object, name: str, low: float, high: float) -> float:

@@ -83,7 +83,7 @@ class FlowVerbs(Facets):
         if isinstance(until, timedelta):
             check_seconds(until, "until", 0.001, MAX_PAUSE_SECONDS)
         elif until is not None:
-            check_time(until, "until")
+            until = check_time(until, "until")
         await self._store.pause(
             check_domain(domain),
             None if type is None else check_command_type(type),

@@ -12,6 +12,8 @@ import os
 import re
 import time
 import warnings
+from collections.abc import Collection
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
@@ -30,6 +32,9 @@ MAX_DOMAIN_LENGTH = 37
 MAX_QUEUE_LENGTH = 47
 MAX_TYPE_LENGTH = 200
 DEFAULT_SCHEMA = "commandbus"
+#: The edges of the calendar, as Python knows it.
+FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
+LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 #: `reply_to=NO_REPLY`: the command has no reply.
 NO_REPLY = ""
@@ -77,6 +82,15 @@ def check_domain(domain: Any) -> str:
             "into a queue name"
         )
     return domain
+
+
+def check_reach(domain: str | None, domains: Collection[str] | None) -> list[str] | None:
+    """The domains to look in: the one that is named, of those that are reached; None: all."""
+    reached = None if domains is None else sorted({check_domain(each) for each in domains})
+    if domain is None:
+        return reached
+    named = check_domain(domain)
+    return [named] if reached is None or named in reached else []
 
 
 def check_command_type(command_type: Any) -> str:
@@ -187,6 +201,19 @@ def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:
     if "\x00" in value or len(value) > max_length or not _is_encodable(value):
         raise InvalidInputError(f"{what} must be plain text of at most {max_length} characters")
     return value
+
+
+def in_utc(moment: datetime) -> datetime:
+    """The same moment in UTC; what UTC has no year for, from 1 to 9999, becomes the nearest one.
+
+    Midnight of the first day of the year 1 in Auckland lies in the year 0 of UTC, and the end of
+    the year 9999 in Honolulu in the year 10000, which no row could be read with. Besides,
+    PostgreSQL knows no zone that is sixteen hours away from UTC, and Python does.
+    """
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return FIRST_MOMENT if moment.year == FIRST_MOMENT.year else LAST_MOMENT
 
 
 def check_choice(words: type[Word], given: Any, what: str) -> Word:

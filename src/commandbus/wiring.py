@@ -59,7 +59,7 @@ def store_on(pool: Any, settings: Settings) -> Store:
     return PostgresStore(pool, settings)
 
 
-def direct_store(seat: Seat, settings: Settings, known: set[str]) -> Store:
+def direct_store(seat: Seat, settings: Settings, known: dict[str, float]) -> Store:
     """The store on the connection that a framework has in the thread that asks."""
     return DirectStore(seat, settings, known)
 

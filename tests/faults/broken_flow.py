@@ -93,7 +93,7 @@ def a_tick_is_missing(history: History) -> None:
 
 
 def a_tick_is_there_twice(history: History) -> None:
-    history.facts.flow.ticks.append(Ticked("hourly", 10, 11, 0, 0, is_exact=False))
+    history.facts.flow.ticks.append(Ticked("hourly", 10, 11, 0, 0))
 
 
 def leased_in_a_pause(history: History) -> None:

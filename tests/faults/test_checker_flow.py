@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from commandbus.schedules.ticks import Cron
 from faults import check
 from faults.checker_flow import slowest_return
 from faults.facts import Death, Facts, Outage, Phases
-from faults.facts_flow import PlaceSample
-from faults.nemeses_schedules import NIGHTS, ticks_of_night
-from tests.faults.broken_flow import BROKEN, GATE, Break, in_flow, leased_in_a_pause
+from faults.facts_flow import PlaceSample, Rate
+from faults.nemeses_schedules import NIGHTS, crons_of, ticks_of_night
+from tests.faults.broken_flow import (
+    BROKEN,
+    GATE,
+    Break,
+    above_the_rate,
+    in_flow,
+    leased_in_a_pause,
+)
 from tests.faults.histories import sound
 
 
@@ -68,3 +77,39 @@ def test_the_ticks_of_a_night_are_those_that_a_person_would_expect() -> None:
     ]
     free = list(ticks_of_night("15,45 * * * *", "Europe/Berlin", autumn, autumn + day))
     assert {later - earlier for earlier, later in pairwise(free)} == {timedelta(minutes=30)}
+
+
+@pytest.mark.parametrize(("zone", "evening"), NIGHTS)
+def test_the_schedules_of_a_night_are_due_for_three_days_and_their_ticks_are_all_counted(
+    zone: str, evening: datetime
+) -> None:
+    """Months of them would not be counted to the end on a slow machine."""
+    half_a_year = evening + timedelta(days=180)
+    for cron, most in zip(crons_of(zone, evening), (3, 3 * 48 + 2), strict=True):
+        wanted = list(ticks_of_night(cron, zone, evening, half_a_year))
+        assert most - 4 <= len(wanted) <= most
+        found = Cron(cron, ZoneInfo(zone))
+        assert list(islice(found.after(evening), len(wanted))) == wanted
+        missing = found.scan(wanted[0], half_a_year)
+        assert (missing.count, missing.last, missing.is_exact) == (len(wanted), wanted[-1], True)
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit_key", "is_wrong"),
+    [
+        (Rate("Work", 20.0, 5.0), None, True),
+        (Rate("", 20.0, 5.0), None, True),
+        (Rate("Other", 20.0, 5.0), None, False),
+        (Rate("Work", 20.0, 5.0, by_key=True), "customer:1", True),
+        (Rate("Work", 20.0, 5.0, by_key=True), None, False),
+    ],
+)
+def test_a_rate_is_that_of_the_domain_of_a_type_or_of_each_key(
+    rate: Rate, limit_key: str | None, is_wrong: bool
+) -> None:
+    history = in_flow(sound())
+    history.facts.flow.rates[:] = [rate]
+    above_the_rate(history)
+    facts = history.end()
+    facts.rows[:] = [replace(row, limit_key=limit_key) for row in facts.rows]
+    assert ("I16" in {each.invariant for each in check(facts)}) is is_wrong

@@ -336,13 +336,13 @@ async def test_a_message_that_comes_twice_or_late_is_adopted_once(
         [c.command_id for c in work],
     )
     messages = [message for (message,) in found]
-    await remote.publish("shop", messages)
+    await remote.publish("shop.dispatch", messages)
     await bus.cancel("shop", work[3].command_id, "no longer wanted")
     assert await bus.batches.relay("shop", remote, drain=True) == 3
     seen = register(bus)
     async with working(bus, "shop"):
         await bus.batches.wait("shop", result.batch_id, timeout=30)
-    await remote.publish("shop", messages)
+    await remote.publish("shop.dispatch", messages)
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     assert await queued_ids(conn) == []
     assert sorted(seen) == sorted(c.command_id for c in work[:3])
@@ -352,7 +352,9 @@ async def test_a_message_without_a_command_is_archived_where_it_came_from(
     bus: CommandBus, remote: RemoteQueue, empty_dsn: str
 ) -> None:
     await bus.send("shop", "Work", uuid4(), {})
-    await remote.publish("shop", [f'{{"command_id": "{uuid4()}"}}', '{"command_id": "x"}', "[1]"])
+    await remote.publish(
+        "shop.dispatch", [f'{{"command_id": "{uuid4()}"}}', '{"command_id": "x"}', "[1]"]
+    )
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     async with await psycopg.AsyncConnection.connect(empty_dsn) as there:
         found = await rows(there, "select count(*) from pgmq.a_shop__dispatch")

@@ -206,7 +206,10 @@ async def install_former(conn: Conn, schema: str, monkeypatch: pytest.MonkeyPatc
     """
     everything = migrations.migrations()
     # What sending needs: most of the others are about tables and columns of later versions.
-    needed = ("basics", "settings", "queues", "audit", "batches", "replies", "sending", "workers")
+    needed = (
+        *("basics", "settings", "queues", "audit", "batches", "replies", "sending", "workers"),
+        "shards",
+    )
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "FUNCTION_FILES", needed)
         text = migrations.function_text().partition("\ncreate or replace view")[0]

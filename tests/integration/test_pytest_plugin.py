@@ -106,6 +106,12 @@ def test_processes_in_parallel_share_one_server_and_no_database(project: pytest.
         psycopg.connect(addresses[0])
 
 
+def test_a_run_may_have_any_id(with_server: pytest.Pytester) -> None:
+    with_server.makepyfile(ISOLATED.format(count=2))
+    options = ("-n", "1", "--testrunuid=ci-4711/main")
+    with_server.runpytest_subprocess(*QUIET, *options).assert_outcomes(passed=2)
+
+
 #: On PostgreSQL the time is the server's.
 FROZEN = """
     import datetime as module

@@ -95,12 +95,12 @@ async def test_what_a_purged_queue_lost_is_queued_here_and_runs_once(
     assert await queued_ids(conn) == [str(c.command_id) for c in work]
     assert await unconfirmed(conn) == 0
     assert len(copies) == 50
-    await remote.publish("shop", copies)  # as if they had only been late
+    await remote.publish("shop.dispatch", copies)  # as if they had only been late
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     seen = register(bus)
     async with working(bus, "shop"):
         await bus.batches.wait("shop", result.batch_id, timeout=30)
-    await remote.publish("shop", copies)
+    await remote.publish("shop.dispatch", copies)
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     assert await queued_ids(conn) == []
     assert sorted(seen) == sorted(c.command_id for c in work)

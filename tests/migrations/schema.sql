@@ -934,7 +934,7 @@ function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since tim
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 1f52a8fd4e0c54e9f67fed17c75b6776
+    plpgsql, volatile, body 618bd0ea501b0201484cb9ef496c4598
 function commandbus.check_gates(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4b3c5eeba6434f45169ee4d894bfeeee
 function commandbus.check_keys(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -946,7 +946,7 @@ function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since tim
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
     plpgsql, stable, body 76282ff12b632a3997b22adc11642db6
 function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
-    plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
+    plpgsql, volatile, body fd4a537194a0effa127523de8c306044
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8b83dfd3810829238b6f8c71a9628faf
 function commandbus.check_reply_name(p_queue text) returns void
@@ -1305,8 +1305,8 @@ function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(li
     plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body bce771959a5dbcf1828c25ba46d1c92a
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
-function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false) returns SETOF commandbus.command_bus_audit
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body aa9383e027424ca458a979bad8ee71ac
+function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false, p_domains text[] DEFAULT NULL::text[]) returns SETOF commandbus.command_bus_audit
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body b4c35dbcc9fe6cb142f341946789c279
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text, p_search text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f4913554c08fa8ba7afc857b7d80f282
 function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_viewer text DEFAULT NULL::text, p_after_blocked boolean DEFAULT NULL::boolean, p_after_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
@@ -1744,7 +1744,7 @@ function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 492a67af8cccab6f2a5ee0e7e073119c
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 767866e78248b8c0dccb710a640c99d7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1c1ca2ef4341b117974d5bd616fa5c21
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text

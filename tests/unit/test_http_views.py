@@ -165,7 +165,7 @@ SHOWN_FIELDS = {
     "LifeView": "command sentence steps left_out attempts actions facts siblings has_more_siblings",
     "LookView": "user_id digest first_at last_at",
     "RejectedView": "ticket changes child_count",
-    "ConsiderationView": "ticket description is_dangerous has_preview looks earlier "
+    "ConsiderationView": "ticket description is_dangerous has_preview limits looks earlier "
     "rejected why_not",
     "ItemChangeView": "sequence_no before after problem",
     "GroupsView": "items is_cut",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, LiteralString, Unpack
 from uuid import UUID
@@ -50,6 +50,7 @@ from commandbus.models import (
 from commandbus.names import (
     check_domain,
     check_operator,
+    check_reach,
     check_uuid,
 )
 from commandbus.paging import MAX_LIMIT, Page, check_page
@@ -69,7 +70,7 @@ _CREATE_FOR: LiteralString = (
 )
 _OPEN: LiteralString = (
     BATCHES_WHERE + "b.status in ('PENDING', 'IN_PROGRESS')"
-    " and (cast(%s as text) is null or b.domain = %s)"
+    " and (cast(%s as text[]) is null or b.domain = any(cast(%s as text[])))"
     " order by b.created_at desc, b.batch_id desc limit %s"
 )
 
@@ -280,11 +281,15 @@ class Batches(BatchReads):
         )
 
     async def list_open(
-        self, domain: str | None = None, *, limit: int = 100
+        self,
+        domain: str | None = None,
+        *,
+        domains: Collection[str] | None = None,
+        limit: int = 100,
     ) -> list[BatchMetadata]:
-        """Batches that have not ended, of one domain or of all, newest first."""
+        """Batches that have not ended, of one domain, of these or of all, newest first."""
         check_page(limit)
-        where = None if domain is None else check_domain(domain)
+        where = check_reach(domain, domains)
         return await self._store.gateway.rows(_OPEN, (where, where, limit), into=BatchMetadata)
 
     async def page_commands(

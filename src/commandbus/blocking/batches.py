@@ -14,7 +14,7 @@ from commandbus.batches.model import DispatchMode
 from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from typing import Any, Unpack
     from uuid import UUID
     from commandbus.batches.actions import BatchActions
@@ -112,9 +112,12 @@ class BlockingBatches(BlockingFacet["Batches"]):
             domain, status=status, viewer=viewer, limit=limit, cursor=cursor,
         ))
 
-    def list_open(self, domain: str | None = None, *, limit: int = 100) -> list[BatchMetadata]:
-        """Batches that have not ended, of one domain or of all, newest first."""
-        return self._bridge.run(self._facet.list_open(domain, limit=limit))
+    def list_open(
+        self, domain: str | None = None, *, domains: Collection[str] | None = None,
+        limit: int = 100,
+    ) -> list[BatchMetadata]:
+        """Batches that have not ended, of one domain, of these or of all, newest first."""
+        return self._bridge.run(self._facet.list_open(domain, domains=domains, limit=limit))
 
     def page_commands(
         self, domain: str, batch_id: UUID, *, status: CommandStatus | None = None,

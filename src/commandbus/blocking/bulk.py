@@ -13,6 +13,7 @@ from commandbus.blocking.bridge import BlockingFacet
 from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
     from uuid import UUID
     from commandbus.database.model import OnBehalf
@@ -38,13 +39,14 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
         return self._bridge.run(self._facet.require(operation_id, viewer=viewer))
 
     def page(
-        self, domain: str | None = None, *, status: BulkStatus | None = None,
-        group: str | None = None, viewer: Viewer = EVERYTHING, limit: int = 100,
-        cursor: str | None = None,
+        self, domain: str | None = None, *, domains: Collection[str] | None = None,
+        status: BulkStatus | None = None, group: str | None = None, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
     ) -> Page[BulkOperation]:
-        """Operations, newest first, page by page."""
+        """Operations, newest first, page by page; `domains`: only of one of these."""
         return self._bridge.run(self._facet.page(
-            domain, status=status, group=group, viewer=viewer, limit=limit, cursor=cursor,
+            domain, domains=domains, status=status, group=group, viewer=viewer, limit=limit,
+            cursor=cursor,
         ))
 
     def page_items(

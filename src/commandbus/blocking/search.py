@@ -97,14 +97,14 @@ class BlockingSearch(BlockingFacet["Search"]):
 
     def audit(
         self, *, command_id: UUID | None = None, batch_id: UUID | None = None,
-        domain: str | None = None, actor: str | None = None,
-        event_types: Iterable[AuditEventType] | None = None, since: datetime | None = None,
-        until: datetime | None = None, newest_first: bool = True, viewer: Viewer = EVERYTHING,
-        limit: int = 100, cursor: str | None = None,
+        domain: str | None = None, domains: Collection[str] | None = None,
+        actor: str | None = None, event_types: Iterable[AuditEventType] | None = None,
+        since: datetime | None = None, until: datetime | None = None, newest_first: bool = True,
+        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
     ) -> Page[AuditEvent]:
-        """Audit events by what is known of them."""
+        """Audit events by what is known of them; `domains`: only of one of these."""
         return self._bridge.run(self._facet.audit(
-            command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
+            command_id=command_id, batch_id=batch_id, domain=domain, domains=domains, actor=actor,
             event_types=event_types, since=since, until=until, newest_first=newest_first,
             viewer=viewer, limit=limit, cursor=cursor,
         ))

@@ -240,11 +240,22 @@ def first_few(texts: Sequence[str], most: int = 5) -> str:
     return f"{', '.join(texts[:most])}{more}"
 
 
+def in_local(when: datetime) -> datetime:
+    """The same moment in the zone of this machine; in its own where that would leave the calendar.
+
+    The last night of the year 9999 in UTC is in the year 10000 in the east.
+    """
+    try:
+        return when.astimezone()
+    except OverflowError:
+        return when
+
+
 def moment(when: datetime | None) -> str:
     """A time for people, in their own zone; without the date if it is today."""
     if when is None:
         return "-"
-    local = when.astimezone()
+    local = in_local(when)
     is_today = local.date() == datetime.now().astimezone().date()
     return local.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 

@@ -15,6 +15,7 @@ from commandbus.cli.options import Domain, DomainFilter, LongListing, Operator, 
 from commandbus.cli.output import (
     Column,
     Table,
+    in_local,
     jsonable,
     moment,
     print_fields,
@@ -230,7 +231,7 @@ async def preview(
 
 def _print_ticks(ticks: Sequence[datetime]) -> None:
     for tick in ticks:
-        say(f"{tick.astimezone():%a %Y-%m-%d %H:%M:%S %Z}")
+        say(f"{in_local(tick):%a %Y-%m-%d %H:%M:%S %Z}")
     if not ticks:
         say("No tick is left.")
 

@@ -11,7 +11,14 @@ from uuid import UUID
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
 from commandbus.models import EVERYTHING, AuditEventType, Viewer
-from commandbus.names import check_choice, check_domain, check_names, check_text, check_uuid
+from commandbus.names import (
+    check_choice,
+    check_domain,
+    check_names,
+    check_text,
+    check_uuid,
+    in_utc,
+)
 from commandbus.paging import Page, check_page, cursor_of, position_of, read_number
 
 #: Events of people that one call reads at most.
@@ -85,7 +92,7 @@ class People:
         check_page(limit)
         checked = audit_criteria(actor=actor, event_types=event_types, since=since, until=until)
         wanted = None if domains is None else sorted(check_domain(each) for each in domains)
-        criteria = (wanted, checked[3], checked[4], since, until)
+        criteria = (wanted, *checked[3:])
         bound = ("people", criteria, viewer)
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
@@ -127,8 +134,7 @@ def audit_criteria(
     kinds = None
     if event_types is not None:
         kinds = [check_choice(AuditEventType, each, "event") for each in event_types]
-    check_range(since=since, until=until)
-    return domain, command_id, batch_id, actor, kinds, since, until
+    return domain, command_id, batch_id, actor, kinds, *check_range(since=since, until=until)
 
 
 def check_ids(**ids: Any) -> None:
@@ -138,8 +144,8 @@ def check_ids(**ids: Any) -> None:
             check_uuid(value, name)
 
 
-def check_range(**moments: Any) -> None:
-    """Check two moments, of which the first must be earlier."""
+def check_range(**moments: Any) -> tuple[datetime | None, datetime | None]:
+    """Two moments, of which the first must be earlier, checked and in UTC."""
     for name, value in moments.items():
         if value is not None and not (isinstance(value, datetime) and value.tzinfo):
             raise InvalidSettingError(f"{name} must be a datetime with a time zone")
@@ -148,3 +154,4 @@ def check_range(**moments: Any) -> None:
         raise InvalidSettingError(
             f"{' is not before '.join(moments)}, so nothing can be found; swap them?"
         )
+    return None if first is None else in_utc(first), None if last is None else in_utc(last)

@@ -6,7 +6,7 @@ page then says in `searched_to` how far it looked, and the next call continues t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
@@ -33,6 +33,7 @@ from commandbus.names import (
     check_choice_or_none,
     check_domain,
     check_names,
+    check_reach,
     check_text,
     check_uuid,
 )
@@ -67,7 +68,7 @@ _LIST_AUDIT: LiteralString = (
     + AUDIT_COLUMNS
     + " from {schema}.list_audit(%s, cast(%s as uuid), cast(%s as uuid), %s,"
     " cast(%s as text[]), cast(%s as timestamptz), cast(%s as timestamptz),"
-    " cast(%s as bigint), %s, %s, %s, cast(%s as text), %s) a"
+    " cast(%s as bigint), %s, %s, %s, cast(%s as text), %s, cast(%s as text[])) a"
 )
 _SEEN_COMMAND: LiteralString = (
     COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
@@ -113,14 +114,14 @@ class Search(Timetable, People):
         state = check_choice_or_none(CommandStatus, status, "status")
         check_names(domain, command_type)
         check_ids(command_id=command_id, batch_id=batch_id, correlation_id=correlation_id)
-        check_range(created_after=created_after, created_before=created_before)
+        first, last = check_range(created_after=created_after, created_before=created_before)
         if error_code is not None:
             check_text(error_code, "error_code", max_length=200)
         check_page(limit)
         # In the order of search_commands.
         criteria = (
-            domain, command_type, state, batch_id, correlation_id, created_after, created_before,
-            command_id, error_code,
+            domain, command_type, state, batch_id, correlation_id, first, last, command_id,
+            error_code,
         )  # fmt: skip
         bound = (criteria, viewer.owner)
         at, after = position_of(cursor, bound, _read_place) or (None, None)
@@ -143,6 +144,7 @@ class Search(Timetable, People):
         command_id: UUID | None = None,
         batch_id: UUID | None = None,
         domain: str | None = None,
+        domains: Collection[str] | None = None,
         actor: str | None = None,
         event_types: Iterable[AuditEventType] | None = None,
         since: datetime | None = None,
@@ -152,19 +154,20 @@ class Search(Timetable, People):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[AuditEvent]:
-        """Audit events by what is known of them."""
+        """Audit events by what is known of them; `domains`: only of one of these."""
         check_page(limit)
         criteria = audit_criteria(
             command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
             event_types=event_types, since=since, until=until,
         )  # fmt: skip
-        bound = (criteria, newest_first, viewer)
+        wanted = check_reach(None, domains)
+        bound = (criteria, newest_first, viewer, *([] if wanted is None else [wanted]))
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.patient.rows(
             _LIST_AUDIT,
             (
                 *criteria, start, newest_first, limit, SCAN_LIMIT, viewer.owner,
-                not viewer.sees_access,
+                not viewer.sees_access, wanted,
             ),
         )  # fmt: skip
         # A last row without a domain says how far the search looked before it stopped early.

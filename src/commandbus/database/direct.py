@@ -7,6 +7,7 @@ bus therefore run to their end without a pause; `finish` runs one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -18,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from commandbus.database.connections import Row, Statement, run_blocking
 from commandbus.database.foreign import refuse_unusual
-from commandbus.database.gateway import Gateway, Session
+from commandbus.database.gateway import LEVELS_SECONDS, Gateway, Session
 from commandbus.database.model import Sent
 from commandbus.database.own_connections import OurBlockingConnection
 from commandbus.database.postgres import PostgresStore
@@ -96,10 +97,11 @@ HERE = _Here()
 class DirectGateway(Gateway):
     """Runs statements on the connection of a seat."""
 
-    def __init__(self, seat: Seat, settings: Settings, known: set[str]) -> None:
+    def __init__(self, seat: Seat, settings: Settings, known: dict[str, float]) -> None:
         super().__init__(cast("Any", None), settings)  # there is no pool
         self.seat = seat
-        #: What this process knows to be there, as "domain d", "levels d", "keys d".
+        #: What this process knows to be there, as "domain d", "levels d", "keys d"; until when, by
+        #: the monotonic clock.
         self._known = known
 
     async def _run(self, text: LiteralString, params: Row, domain: str, conn: Any) -> list[Row]:
@@ -151,20 +153,24 @@ class DirectGateway(Gateway):
             return
         if not await self.value("select {schema}.knows_domain(%s)", (domain,), domain=domain):
             self._run_apart("select {schema}.ensure_domain(%s)", domain)
-        self._known.add(f"domain {domain}")
+        self._known[f"domain {domain}"] = math.inf
 
     async def ensure_levels(self, domain: str) -> None:
-        """Say that a domain uses levels, never in the open transaction."""
-        self._once(f"levels {domain}", "select {schema}.use_levels(%s)", domain)
+        """Say that a domain uses levels, now and then, never in the open transaction.
+
+        One that was not said to for an hour is said to by the send itself, which would keep the row
+        of the domain until the transaction of the application ends.
+        """
+        self._say(f"levels {domain}", "select {schema}.use_levels(%s)", domain, LEVELS_SECONDS)
 
     async def ensure_keys(self, domain: str) -> None:
         """Say that a domain uses ordering keys, never in the open transaction."""
-        self._once(f"keys {domain}", "select {schema}.use_keys(%s)", domain)
+        self._say(f"keys {domain}", "select {schema}.use_keys(%s)", domain, math.inf)
 
-    def _once(self, mark: str, text: LiteralString, domain: str) -> None:
-        if mark not in self._known:
+    def _say(self, mark: str, text: LiteralString, domain: str, seconds: float) -> None:
+        if self._known.get(mark, 0.0) < time.monotonic():
             self._run_apart(text, domain)
-            self._known.add(mark)
+            self._known[mark] = time.monotonic() + seconds
 
     def _run_apart(self, text: LiteralString, domain: str) -> None:
         """Run a statement in a transaction of its own.
@@ -216,7 +222,7 @@ class PoollessStore(PostgresStore):
 class DirectStore(PoollessStore):
     """The store on the connection of a seat: what sends, operates and reads."""
 
-    def __init__(self, seat: Seat, settings: Settings, known: set[str]) -> None:
+    def __init__(self, seat: Seat, settings: Settings, known: dict[str, float]) -> None:
         self.gateway = DirectGateway(seat, settings, known)
 
     async def send(

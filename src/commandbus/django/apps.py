@@ -23,9 +23,11 @@ class CommandBusConfig(AppConfig):
         checks.register(check_setting, "commandbus")
         checks.register(check_database, checks.Tags.database)
         post_migrate.connect(_after_migrate, sender=self, dispatch_uid="commandbus.django")
+        from commandbus.django.conf import given_problems
         from commandbus.django.discovery import import_handlers
 
-        import_handlers()
+        if not given_problems():  # they are errors of the checks
+            import_handlers()
 
 
 def _after_migrate(**details: Any) -> None:

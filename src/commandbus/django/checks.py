@@ -10,7 +10,8 @@ from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
 from django.db import connections
 
-from commandbus.django.conf import NAME, configuration, problems
+from commandbus.django.conf import NAME, configuration, given_problems
+from commandbus.django.discovery import middleware_of
 from commandbus.django.migrating import status_of
 from commandbus.django.seat import is_psycopg3
 from commandbus.errors import CommandBusError
@@ -18,8 +19,7 @@ from commandbus.errors import CommandBusError
 
 def check_setting(**_: Any) -> list[CheckMessage]:
     """What can be seen without a database."""
-    given = getattr(settings, NAME, {})
-    if found := problems(given):
+    if found := given_problems() or _middleware_problems():
         return [Error(text, id="commandbus.E001") for text in found]
     wrapper = connections[configuration().database]
     result: list[CheckMessage] = []
@@ -48,6 +48,14 @@ def check_setting(**_: Any) -> list[CheckMessage]:
             )
         )
     return result
+
+
+def _middleware_problems() -> list[str]:
+    try:
+        middleware_of(configuration())
+    except CommandBusError as error:
+        return [str(error)]
+    return []
 
 
 def check_database(databases: Collection[str] | None = None, **_: Any) -> Sequence[CheckMessage]:

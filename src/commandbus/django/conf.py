@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -14,7 +16,7 @@ from commandbus.settings import Settings, check_worker_settings
 NAME = "COMMANDBUS"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Configuration:
     """What the project says of its bus."""
 
@@ -31,9 +33,11 @@ class Configuration:
     #: Fields of commandbus.Settings.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def bus_settings(self) -> Settings:
-        """The settings of the bus: those of the project win over the environment."""
+        """The settings of the bus: those of the project win over the environment, which is read
+        once.
+        """
         return Settings.from_env(**{"replies": self.replies, **self.settings})
 
 
@@ -42,12 +46,25 @@ WORKER_KEYS = {"concurrency", "vt_seconds", "use_notify"}
 _KEYS = {each.name.upper(): each.name for each in fields(Configuration)}
 
 
+#: The setting as it was when it was read last, and what it says.
+_last: tuple[Mapping[str, Any], Configuration] | None = None
+
+
 def configuration() -> Configuration:
-    """The setting, read anew each time: tests override it. Raises the first problem."""
+    """The setting, looked at each time: tests override it. Raises the first problem.
+
+    The same object as long as the setting says the same.
+    """
+    global _last  # noqa: PLW0603  (two threads that read it at once read the same)
     given = getattr(django_settings, NAME, {})
+    last = _last
+    if last is not None and last[0] == given and last[1].database in django_settings.DATABASES:
+        return last[1]
     for problem in problems(given):
         raise InvalidSettingError(problem)
-    return _built(given)
+    found = _built(given)
+    _last = ({key: copy(value) for key, value in given.items()}, found)
+    return found
 
 
 def _built(given: Mapping[str, Any]) -> Configuration:
@@ -55,6 +72,11 @@ def _built(given: Mapping[str, Any]) -> Configuration:
     if "middleware" in values:
         values["middleware"] = tuple(values["middleware"])
     return Configuration(**values)
+
+
+def given_problems() -> list[str]:
+    """What is wrong with the setting of this project."""
+    return problems(getattr(django_settings, NAME, {}))
 
 
 def problems(given: object) -> list[str]:
@@ -102,5 +124,13 @@ def _deeper_problems(found: Configuration) -> list[str]:
 
 
 def table(name: str) -> str:
-    """One of our tables, as a name that Django quotes once: schema and table."""
-    return f'{configuration().bus_settings.schema}"."{name}'
+    """One of our tables, as a name that Django quotes once: schema and table.
+
+    Asked while models are made, before any check could tell of a wrong setting: then it does not
+    matter which schema this says.
+    """
+    try:
+        schema = configuration().bus_settings.schema
+    except CommandBusError:
+        schema = Settings().schema
+    return f'{schema}"."{name}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -13,25 +14,25 @@ from django.apps import apps
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from commandbus.django.conf import NAME, configuration
+from commandbus.django.conf import NAME, Configuration, configuration
 from commandbus.django.hygiene import around, is_async
 from commandbus.django.provider import DjangoTransaction
 from commandbus.errors import InvalidSettingError
 from commandbus.handlers.drafts import HandlerDraft
-from commandbus.handlers.router import Handlers
+from commandbus.handlers.router import Handlers, origin_of
+from commandbus.middleware.base import Middleware
+from commandbus.middleware.chain import check_middleware
 
 
 def gathered() -> Handlers:
     """All handlers of the project, as a bus includes them: made anew each time."""
     found = configuration()
     provider = DjangoTransaction(found.database)
-    app = Handlers(middleware=[_middleware(each) for each in found.middleware])
+    app = Handlers(middleware=middleware_of(found))
     app.around_sends = app._middleware
     plain = Handlers()
     plain.include(*_handlers(found.handlers_module))
-    app._take(  # what `include` does, with each handler put on Django's connections
-        _on_django(draft, provider).inside(None, app._middleware) for draft in plain.drafts
-    )
+    app.include(plain._changed(partial(_on_django, provider)))
     if _has_tasks():
         from commandbus.django.running import include_tasks
 
@@ -57,7 +58,7 @@ def domains() -> list[str]:
     return gathered().domains
 
 
-def _on_django(draft: HandlerDraft, provider: DjangoTransaction) -> HandlerDraft:
+def _on_django(provider: DjangoTransaction, draft: HandlerDraft) -> HandlerDraft:
     """A `def` handler with `transactional=True` works in `atomic`, on Django's connection.
 
     What is around that looks after the connection; around all others the hygiene does.
@@ -81,21 +82,29 @@ def _handlers(name: str) -> list[Handlers]:
 
 def _not_included(found: list[Handlers]) -> list[Handlers]:
     """Without those whose handlers another one of them has taken: `include` copies."""
-    taken = {
-        id(part)
-        for part in found
-        for other in found
-        if other is not part and part.drafts and _has_all(other, part)
-    }
-    return [each for each in found if id(each) not in taken]
+    kept = list(found)
+    for part in found:
+        if any(_has_all(other, part) for other in kept if other is not part):
+            kept.remove(part)
+    return kept
 
 
 def _has_all(other: Handlers, part: Handlers) -> bool:
+    if not part.domains:
+        return False  # it has resources and hooks only, which may be taken twice
     has = {(draft.domain, draft.command_type): draft.handler for draft in other.drafts}
     is_larger = len(has) > len(part.drafts) or other._domain is None
-    return is_larger and all(
-        has.get((draft.domain, draft.command_type)) is draft.handler for draft in part.drafts
+    return (
+        is_larger
+        and _origins(part) <= _origins(other)
+        and all(
+            has.get((draft.domain, draft.command_type)) is draft.handler for draft in part.drafts
+        )
     )
+
+
+def _origins(app: Handlers) -> set[tuple[str, int]]:
+    return {(domain, id(origin_of(finder))) for domain, finder in app.finders.items()}
 
 
 def _modules(name: str) -> Iterator[ModuleType]:
@@ -104,6 +113,12 @@ def _modules(name: str) -> Iterator[ModuleType]:
         # Looked for first: an ImportError inside the module must not be taken for its absence.
         if config.name != "commandbus.django" and find_spec(path) is not None:
             yield importlib.import_module(path)
+
+
+def middleware_of(found: Configuration) -> tuple[Middleware, ...]:
+    """The middleware of the setting, each made; raises InvalidSettingError."""
+    made = [_middleware(each) for each in found.middleware]
+    return check_middleware(made, f"the setting {NAME}")
 
 
 def _middleware(given: Any) -> Any:

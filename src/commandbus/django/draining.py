@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ from django.db import connections, transaction
 from commandbus.bus import CommandBus
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.django.conf import configuration
+from commandbus.django.handling import Attempt, Handling, InTest, at_once, in_thread_of_test
 from commandbus.errors import HandlerError, HandlerNotFoundError, InvalidPayloadError
 from commandbus.handler import HandlerEntry
-from commandbus.middleware.base import Call
 from commandbus.wiring import finish
-from commandbus.worker.outcomes import command_of, completed, failed, parked
+from commandbus.worker.outcomes import call_outcome, command_of, completed, failed, parked
 from commandbus.worker.transactions import ThreadContext
 
 #: Commands that are leased at once, and runs of one command before it is taken to go on for ever.
@@ -51,21 +52,6 @@ _NAMES = {
 }  # fmt: skip
 
 
-class _Run:
-    """What a context asks of the run that it belongs to."""
-
-    must_stop = False
-    is_canceled = False
-    call: Call | None = None
-
-    def say(self, fraction: float, message: str | None) -> None:
-        """Progress is for those who look on."""
-
-    def wait_for(self, begin: Any) -> None:
-        """What a handler in a thread asks the event loop for: here it happens at once."""
-        finish(begin())
-
-
 class Drainer:
     """Runs due commands to their end."""
 
@@ -75,22 +61,37 @@ class Drainer:
         self._timeout = timeout
         self._runs: dict[UUID, int] = {}
         self._alias = configuration().database
+        self._in_test: InTest = in_thread_of_test
 
     def run(self, domains: Iterable[str]) -> list[Drained]:
         """Until nothing is left in any of the domains: handlers may send to each other."""
-        done: list[Drained] = []
         wanted = list(dict.fromkeys(domains))
-        for domain in wanted:
-            finish(self._bus._store.ensure_domain(domain))
-        while True:
-            before = len(done)
-            for domain in wanted:
-                done += [self._execute(lease) for lease in self._receive(domain)]
-            # Time is skipped last: what is due comes before what waits.
-            if len(done) == before:
-                waited = [self._make_due(each) for each in wanted]
-                if not any(waited):
+        if _runs_a_loop():  # one of a browser's driver, say: there can be no second one
+            self._in_test = at_once
+            return finish(self._run(wanted))
+        return async_to_sync(self._run)(wanted)
+
+    async def _run(self, wanted: list[str]) -> list[Drained]:
+        done: list[Drained] = []
+        in_test = self._in_test
+        await in_test(self._ensure, wanted)
+        async with Handling(self._bus._registry, in_test) as handling:
+            while True:
+                before = len(done)
+                for domain in wanted:
+                    leases = await in_test(self._receive, domain)
+                    done += [await self._execute(lease, handling) for lease in leases]
+                # Time is skipped last: what is due comes before what waits.
+                if len(done) == before and not await in_test(self._skip_waits, wanted):
                     return done
+
+    def _ensure(self, domains: Iterable[str]) -> None:
+        for domain in domains:
+            finish(self._bus._store.ensure_domain(domain))
+
+    def _skip_waits(self, domains: Iterable[str]) -> bool:
+        waited = [self._make_due(each) for each in domains]
+        return any(waited)
 
     def _receive(self, domain: str) -> list[Lease]:
         registry = self._bus._registry
@@ -119,44 +120,50 @@ class Drainer:
                 )
         return bool(waiting)
 
-    def _execute(self, lease: Lease) -> Drained:
+    async def _execute(self, lease: Lease, handling: Handling) -> Drained:
         self._check(lease)
-        result, error = None, None
+        result, error, attempt = None, None, Attempt()
         try:
             entry = self._bus._registry.get(lease.domain, lease.command_type)
-            context = self._context(lease)
+            context = self._context(lease, attempt)
             payloads[lease.command_id] = context.command.data.copy()
         except HandlerNotFoundError as missing:
             outcome = parked(lease, "HANDLER_NOT_FOUND", str(missing))
         except InvalidPayloadError as invalid:
             outcome = parked(lease, "PAYLOAD_UNDECODABLE", str(invalid))
         else:
-            outcome, result, error = self._attempt(lease, entry, context)
+            outcome, result, error = await self._attempt(entry, context, attempt, handling)
         if outcome.kind is not OutcomeKind.COMPLETE:
-            self._settle(outcome)
+            await self._in_test(self._settle, outcome)
+        attempt.tell(call_outcome(outcome))
         name = _NAMES[outcome.kind]
         return Drained(lease.domain, lease.command_type, lease.command_id, name, result, error)
 
-    def _attempt(
-        self, lease: Lease, entry: HandlerEntry, context: ThreadContext
+    async def _attempt(
+        self, entry: HandlerEntry, context: ThreadContext, attempt: Attempt, handling: Handling
     ) -> tuple[Outcome, Any, BaseException | None]:
-        policy = self._bus._policy
+        savepoint = self._transaction(entry)
         try:
-            with self._transaction(entry):
-                result = _raised(self._call(entry, context))
-                outcome = completed(
-                    lease, result, context.sends, max_bytes=self._bus._settings.max_payload_bytes
-                )
+            await self._in_test(savepoint.__enter__)
+            try:
+                result = _raised(await handling.run(entry, context, attempt))
+                outcome = self._completed(context, result)
                 if outcome.kind is OutcomeKind.COMPLETE:
-                    self._settle(outcome)
-        except Exception as error:  # noqa: BLE001  (whatever a handler raises)
-            return failed(lease, entry, error, policy), None, error
+                    await self._in_test(self._settle, outcome)
+            except BaseException as error:
+                await self._in_test(savepoint.__exit__, type(error), error, error.__traceback__)
+                raise
+            await self._in_test(savepoint.__exit__, None, None, None)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (a handler raises it)
+            return failed(context.lease, entry, error, self._bus._policy), None, error
         return outcome, result, None
 
-    def _call(self, entry: HandlerEntry, context: ThreadContext) -> Any:
-        if entry.is_async:
-            return async_to_sync(entry.handler)(context.command, context)
-        return entry.handler(context.command, context)
+    def _completed(self, context: ThreadContext, result: Any) -> Outcome:
+        most = self._bus._settings.max_payload_bytes
+        outcome = completed(context.lease, result, context.sends, max_bytes=most)
+        if context.reply_meta is not None:
+            outcome.meta = context.reply_meta  # nobody else has it yet
+        return outcome
 
     @contextmanager
     def _transaction(self, entry: HandlerEntry) -> Iterator[None]:
@@ -187,12 +194,12 @@ class Drainer:
         with transaction.atomic(using=self._alias):
             finish(self._bus._store.settle(outcome.lease.domain, [outcome]))
 
-    def _context(self, lease: Lease) -> ThreadContext:
+    def _context(self, lease: Lease, attempt: Attempt) -> ThreadContext:
         async def extend(_: Lease, __: float) -> None:
             """A lease of a test lasts."""
 
         return ThreadContext(
-            command_of(lease), lease, extend, self._bus._preparer.command, None, _Run(),
+            command_of(lease), lease, extend, self._bus._preparer.command, None, attempt,
             transact=cast("Any", _Here(self._alias)),
         )  # fmt: skip
 
@@ -218,6 +225,14 @@ class _Here:
             return handler(ctx.command, ctx)
         finally:
             ctx.join(None)
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _raised(result: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -19,6 +19,9 @@ from commandbus.bus import CommandBus
 from commandbus.errors import InvalidOperationError
 from commandbus.models import BatchCommand, SendReport
 from commandbus.wiring import direct_store, finish
+
+if TYPE_CHECKING:
+    from commandbus.django.conf import Configuration
 
 Result = TypeVar("Result")
 
@@ -30,6 +33,8 @@ class DirectBridge(Bridge):
         # Not super(): that one keeps a loop in a thread.
         self._alias = alias
         self._of_thread = threading.local()
+        #: What the bus of each thread is made from, and for which setting and database.
+        self._made: tuple[tuple[Configuration, str, str], CommandBus] | None = None
 
     @property
     def alias(self) -> str:
@@ -39,22 +44,23 @@ class DirectBridge(Bridge):
         return self._alias or configuration().database
 
     def open(self) -> CommandBus:
-        """The bus of this thread: nothing of it is shared, so that no call waits for another."""
+        """The bus of this thread. Threads share what never changes, such as the handlers, and not
+        the sends: none may wait for another.
+        """
+        from django.db import connections
+
         from commandbus.django.conf import configuration
-        from commandbus.django.discovery import gathered
-        from commandbus.django.seat import DjangoSeat
 
         found = configuration()
         alias = self._alias or found.database
-        key = (alias, found.bus_settings)
-        if getattr(self._of_thread, "key", None) != key:
-            store = direct_store(DjangoSeat(alias), found.bus_settings, known_of(alias))
-            # With the handlers of the project: they know which fields of payloads are secret.
-            self._of_thread.bus = CommandBus(
-                store=store, settings=found.bus_settings, handlers=gathered()
-            )
-            self._of_thread.key = key
-        bus: CommandBus = self._of_thread.bus
+        key = (found, alias, connections[alias].settings_dict["NAME"])
+        made = self._made
+        if made is None or made[0][0] is not found or made[0][1:] != key[1:]:
+            made = self._made = (key, _bus_of(found, alias))
+        of_thread = self._of_thread
+        if getattr(of_thread, "made", None) is not made:
+            of_thread.bus, of_thread.made = made[1]._on_store(made[1]._store), made
+        bus: CommandBus = of_thread.bus
         return bus
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -151,15 +157,25 @@ async def _next(stream: AsyncGenerator[Result]) -> Result:
     return await anext(stream)
 
 
-_known: dict[str, set[str]] = {}
+def _bus_of(found: Configuration, alias: str) -> CommandBus:
+    from commandbus.django.discovery import gathered
+    from commandbus.django.seat import DjangoSeat
+
+    settings = found.bus_settings
+    store = direct_store(DjangoSeat(alias), settings, known_of(alias))
+    # With the handlers of the project: they know which fields of payloads are secret.
+    return CommandBus(store=store, settings=settings, handlers=gathered())
 
 
-def known_of(alias: str) -> set[str]:
+_known: dict[str, dict[str, float]] = {}
+
+
+def known_of(alias: str) -> dict[str, float]:
     """What this process knows to be in a database, by its alias and name."""
     from django.db import connections
 
     name = f"{alias} {connections[alias].settings_dict['NAME']}"
-    return _known.setdefault(name, set())
+    return _known.setdefault(name, {})
 
 
 def forget_known() -> None:

@@ -14,7 +14,7 @@ from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, PermissionDeniedError, RateLimitExceededError
 from commandbus.governance.model import Exemption, LimitsStatus, LimitState, LimitType, UserLimits
 from commandbus.governance.tickets import limit_of
-from commandbus.names import check_text
+from commandbus.names import check_text, in_utc
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import MAX_COOLDOWN_SECONDS, Settings, check_number
 
@@ -104,6 +104,7 @@ class Limits:
                 raise InvalidInputError("expires_at must be a time with a time zone")
             if expires_at <= datetime.now(UTC):
                 raise InvalidInputError("expires_at is in the past; choose a later time")
+            expires_at = in_utc(expires_at)
         user, actor = check_user(user_id), caller.user_id
         text = redact_text(check_text(reason, "reason"))
         created_at = await self._store.gateway.value(

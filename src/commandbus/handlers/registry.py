@@ -138,8 +138,12 @@ class HandlerRegistry:
         draft = self._finders[domain](command_type)
         if draft is None:
             return None
-        self.include([draft])
-        return self._entries[domain, command_type]
+        key = (domain, command_type)
+        # Threads may ask for the same at once; the first one has it.
+        entry = self._entries.setdefault(key, self._entry(draft))
+        if entry.codec is not None:
+            self.codecs[key] = entry.codec
+        return entry
 
     def secret_keys(self, domain: str) -> dict[str, frozenset[str]]:
         """The secret keys of payloads, by command type; only types that have some."""

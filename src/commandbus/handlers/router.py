@@ -12,6 +12,7 @@ app.include(handlers, mail.handlers)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from commandbus.errors import InvalidSettingError
@@ -135,8 +136,8 @@ class Handlers:
         """
         if domain in self._finders:
             raise InvalidSettingError(f"the domain {domain!r} has a finder of handlers already")
-        self._finders[check_domain(domain)] = lambda name: _inside(
-            finder(name), self._retry_policy, self._middleware
+        self._finders[check_domain(domain)] = partial(
+            _found, finder, lambda draft: draft.inside(self._retry_policy, self._middleware)
         )
 
     @property
@@ -168,6 +169,16 @@ class Handlers:
             self._thread_hooks = self._thread_hooks.joined(other.thread_hooks)
             for domain, finder in other.finders.items():
                 self.find_by_name(domain, finder)
+
+    def _changed(self, change: Callable[[HandlerDraft], HandlerDraft]) -> Handlers:
+        """The same with each handler changed, those that are found by name too."""
+        copy = Handlers()
+        copy.include(self)
+        copy._drafts = {key: change(draft) for key, draft in copy._drafts.items()}
+        copy._finders = {
+            domain: partial(_found, finder, change) for domain, finder in copy._finders.items()
+        }
+        return copy
 
     @property
     def drafts(self) -> tuple[HandlerDraft, ...]:
@@ -218,7 +229,15 @@ def _named(
     return name.command_type, {**options, "payload_type": command_type}
 
 
-def _inside(
-    draft: HandlerDraft | None, retry_policy: RetryPolicy | None, middleware: Sequence[Middleware]
+def _found(
+    finder: Finder, change: Callable[[HandlerDraft], HandlerDraft], name: str
 ) -> HandlerDraft | None:
-    return None if draft is None else draft.inside(retry_policy, middleware)
+    found = finder(name)
+    return None if found is None else change(found)
+
+
+def origin_of(finder: Finder) -> Finder:
+    """The finder as it was given, before others included it."""
+    while isinstance(finder, partial) and finder.func is _found:
+        finder = finder.args[0]
+    return finder

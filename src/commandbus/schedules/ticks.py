@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from commandbus.errors import InvalidInputError
+from commandbus.names import in_utc
 from commandbus.schedules.model import Missed, ScheduleTime, UnknownZone
 
 #: A tick that is later than this is missed, and the policy of its schedule decides.
@@ -29,6 +30,8 @@ MAX_COUNTED, MAX_COUNT_SECONDS = 50_000, 1.0
 MIN_EVERY = timedelta(seconds=1)
 MAX_EVERY = timedelta(days=3_660)
 MAX_CRON_LENGTH = 200
+#: No tick is later: the last year that Python knows, short of what any zone may add to it.
+LAST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 class Expression(Protocol):
@@ -119,11 +122,10 @@ class Interval:
     counted_from: datetime
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """The ticks after this moment, without an end."""
+        """The ticks after this moment, up to the year 9999."""
         number = max(1, (moment - self.counted_from) // self.every + 1)
-        while True:
-            yield self.counted_from + number * self.every
-            number += 1
+        last = (LAST - self.counted_from) // self.every
+        yield from (self.counted_from + n * self.every for n in range(number, last + 1))
 
     def scan(self, first: datetime, until: datetime) -> Missing:
         """Counted without going through them."""
@@ -287,4 +289,6 @@ def _check_every(every: Any) -> timedelta:
 def _check_at(at: Any) -> datetime:
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise InvalidInputError(f"at must be a datetime with a time zone, not {at!r}")
-    return at.astimezone(UTC)
+    if at > LAST:
+        raise InvalidInputError(f"at is {at.isoformat()}; use a time before {LAST:%Y-%m-%d}")
+    return in_utc(at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -119,7 +120,7 @@ def _drop(admin: psycopg.Connection, name: str) -> None:
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """That of COMMANDBUS_TEST_DSN, or an embedded one for all processes of the run."""
-    run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")[:12] or secrets.token_hex(6)
+    run_id = _run_id()
     if given := os.environ.get(TEST_DSN):
         address = find_dsn(given)
         assert address is not None
@@ -147,6 +148,16 @@ def running_server() -> Iterator[PostgresServer]:
             if not (folder / "cluster" / "postmaster.pid").exists():  # nobody else uses it
                 shutil.rmtree(folder, ignore_errors=True)
                 lock.unlink(missing_ok=True)
+
+
+def _run_id() -> str:
+    """Of this run of pytest, the same in all its processes: twelve hexadecimal digits.
+
+    Those who give the run an id (`--testrunuid`) may take any text; files and databases get its
+    hash for a name.
+    """
+    given = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+    return hashlib.sha256(given.encode()).hexdigest()[:12] if given else secrets.token_hex(6)
 
 
 def _data_folder(name: str) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, LiteralString, cast
 from uuid import UUID
 
 from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError
 from commandbus.models import EVERYTHING, Viewer
-from commandbus.names import check_choice_or_none, check_domain, check_uuid
+from commandbus.names import check_choice_or_none, check_domain, check_reach, check_uuid
 from commandbus.paging import Page, check_page, page_of, position_of, read_key, read_number
 from commandbus.troubleshooting.groups import check_fingerprint
 from commandbus.troubleshooting.model import (
@@ -34,7 +35,11 @@ _NEWEST: LiteralString = (
     " order by o.created_at desc, o.operation_id desc limit %s"
 )
 _PAGE: LiteralString = (
-    _OPERATIONS + _SEEN + _STATE + " and (cast(%s as text) is null or o.domain = %s)" + _NEWEST
+    _OPERATIONS
+    + _SEEN
+    + _STATE
+    + " and (cast(%s as text[]) is null or o.domain = any(cast(%s as text[])))"
+    + _NEWEST
 )
 # In the words of ix_bulk_group.
 _PAGE_OF_GROUP: LiteralString = (
@@ -74,13 +79,14 @@ class BulkReads:
         self,
         domain: str | None = None,
         *,
+        domains: Collection[str] | None = None,
         status: BulkStatus | None = None,
         group: str | None = None,
         viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[BulkOperation]:
-        """Operations, newest first, page by page.
+        """Operations, newest first, page by page; `domains`: only of one of these.
 
         `group`, with its domain: those whose filter names this failure group, by its whole
         fingerprint. Operations with another filter may have acted on its commands as well.
@@ -90,13 +96,16 @@ class BulkReads:
         cause = None if group is None else check_fingerprint(group)
         if cause is not None and place is None:
             raise InvalidInputError("the operations of a group need its domain")
-        bound = ("bulk operations", place, state, viewer.owner, *([cause] if cause else []))
+        places = check_reach(place, domains)
+        reach = [] if domains is None else [places]
+        bound = ("bulk operations", place, state, viewer.owner, *([cause] if cause else []), *reach)
         check_page(limit)
         at, last_id = position_of(cursor, bound, read_key) or (None, None)
+        params: tuple[Any, ...]
         first = (viewer.owner, state, state)
         last = (at, at, last_id, limit + 1)
         if cause is None:
-            statement, params = _PAGE, (*first, place, place, *last)
+            statement, params = _PAGE, (*first, places, places, *last)
         else:
             statement, params = _PAGE_OF_GROUP, (*first, place, cause, *last)
         found = await self._store.gateway.rows(statement, params, into=_operation_of)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
+
+from commandbus.names import in_utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class BulkFilter:
             if spec.name == "domain" or value is None:
                 continue
             if isinstance(value, datetime):
-                value = value.astimezone(UTC).isoformat()
+                value = in_utc(value).isoformat()
             elif isinstance(value, tuple):
                 value = [str(command_id) for command_id in sorted(set(value))]
             found[spec.name] = str(value) if isinstance(value, UUID) else value

@@ -12,6 +12,7 @@ from commandbus.errors import InvalidSettingError
 from commandbus.names import check_names, check_operator
 from commandbus.upkeep.checks import record_check
 from commandbus.upkeep.findings import FINDINGS, Diagnosis, Finding, Repair, finding_of, worst_first
+from commandbus.upkeep.retention import LONGEST_AGE
 from commandbus.upkeep.seals import SealKeys
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Doctor:
                 findings.append(finding_of("SERVER_ONLY_READS", None, 1, [server.database]))
             if window is None and not is_full and server.commands > FULL_LIMIT:
                 window = RECENT
-            since = None if window is None else server.now - window
+            since = None if window is None else server.now - min(window, LONGEST_AGE)
             facts = await _facts(session, server)
             findings += await _schema_findings(session)
             findings += await _key_findings(session)

@@ -29,6 +29,8 @@ _PRUNE_DUE: LiteralString = (
 )
 #: Rows that one transaction looks at.
 CHUNK = 1_000
+#: The longest age: a time that is further back has no date in Python, and later none anywhere.
+LONGEST_AGE = timedelta(days=365_000)
 
 _LIST_RETENTION: LiteralString = (
     "select nullif(r.domain, '*'), r.kind, r.keep, r.updated_by, r.updated_at"
@@ -99,6 +101,8 @@ class Retention:
     ) -> None:
         """Keep `audit`, `archives`, `replies` or `commands` for this time; None: without limit."""
         check_names(domain)
+        if keep is not None and keep > LONGEST_AGE:
+            raise InvalidSettingError("a rule keeps things for a thousand years at most, or always")
         params = (domain, _check_kind(kind), keep, check_operator(operator))
         await self._store.gateway.rows(_SET_RETENTION, params, domain=domain or "")
 
@@ -127,10 +131,11 @@ class Retention:
         wanted = [_check_kind(kind) for kind in kinds or PRUNERS]
         if older_than is not None and older_than < timedelta(0):
             raise InvalidSettingError("an age is not negative")
+        oldest = None if older_than is None else min(older_than, LONGEST_AGE)
         actor = check_operator(operator)
         deadline = None if seconds is None else time.monotonic() + seconds
         results = []
-        for due in await self._due(domain, older_than):
+        for due in await self._due(domain, oldest):
             if due.kind not in wanted:
                 continue
             result = due

@@ -17,6 +17,7 @@ from commandbus.errors import InvalidSettingError
 from commandbus.upkeep.checks import record_check
 from commandbus.upkeep.findings import Finding, Severity, finding_of, worst_first
 from commandbus.upkeep.heads import Head, read_heads
+from commandbus.upkeep.retention import LONGEST_AGE
 from commandbus.upkeep.seal_reading import SealReader, SignedSeal, moment_of, reading
 from commandbus.upkeep.seal_rows import Lawful, RowCheck
 from commandbus.upkeep.sealing import Sealing
@@ -127,6 +128,7 @@ class Verification(Sealing):
         began = datetime.now(UTC)
         if window is not None and window <= timedelta(0):
             raise InvalidSettingError("`window` must be a positive time")
+        window = None if window is None else min(window, LONGEST_AGE)
         places, chain = Places(), _Chain(self._keys)
         known = await self._known_heads(heads)
         async with reading(self._store.gateway.patient) as reader:

@@ -121,10 +121,9 @@ def fake_binaries(folder: Path, binaries: Binaries, *, initdb: str, postgres: st
     folder.mkdir()
     for name, script in (("initdb", initdb), ("postgres", postgres)):
         path = folder / name
-        path.write_text(
-            f'#!/bin/sh\n[ "$1" = --version ] && exec {binaries.bin_directory}/{name} --version\n'
-            f"{script}\n"
-        )
+        said = f"{name} (PostgreSQL) {binaries.version}"
+        # Said by the script itself: the account of the server may not reach the real programs.
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "{said}" && exit\n{script}\n')
         path.chmod(0o755)
     return folder
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.db.models import F
 
 from commandbus import Command, HandlerContext, Handlers, PermanentCommandError, RetryPolicy, Snooze
+from commandbus.handlers.drafts import HandlerDraft
 from shop.models import Order
+from shop.tenants import tenant
 
 handlers = Handlers("shop", retry_policy=RetryPolicy(max_attempts=3, backoff_schedule=(60.0,)))
 #: What hooks of on_commit have done.
 told: list[str] = []
+#: What was opened, and closed.
+seen: list[str] = []
+of_thread = threading.local()
 #: A pipe that hears when the handler Pay begins and ends, if somebody listens.
 mouth: int | None = None
 
@@ -73,6 +80,95 @@ def later(command: Command, ctx: HandlerContext) -> str:
     if ctx.snoozes < command.data["times"]:
         raise Snooze(3600)
     return "now"
+
+
+class Bank:
+    """Opened once for a worker."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+class Visit:
+    """Opened for each command."""
+
+
+@handlers.resource
+def bank() -> Iterator[Bank]:
+    seen.append("bank opens")
+    yield Bank()
+    seen.append("bank closes")
+
+
+@handlers.resource(scope="command")
+async def visit(bank: Bank, ctx: HandlerContext) -> AsyncIterator[Visit]:
+    seen.append(f"visit opens {await Order.objects.acount()}")
+    yield Visit()
+    seen.append("visit closes")
+
+
+@handlers.on_thread_start
+def begin() -> None:
+    of_thread.is_begun = True
+    seen.append("thread begins")
+
+
+@handlers.on_thread_end
+def end() -> None:
+    """As many do; in a test it must not be the connection of the test."""
+    connections.close_all()
+    seen.append("thread ends")
+
+
+@handlers.handle("Deposit", transactional=True)
+def deposit(command: Command, ctx: HandlerContext, bank: Bank) -> dict[str, Any]:
+    """A handler in a thread, with what its worker has opened."""
+    Order.objects.create(number=command.data["number"])
+    return {"bank": type(bank).__name__, "is_begun": of_thread.is_begun}
+
+
+@handlers.handle("Visit")
+async def pay_a_visit(
+    command: Command, ctx: HandlerContext, visit: Visit, bank: Bank
+) -> dict[str, Any]:
+    """An async handler, with what was opened for its command as well."""
+    return {"visit": type(visit).__name__, "bank": type(bank).__name__}
+
+
+@handlers.handle("Whose", transactional=True)
+def whose(command: Command, ctx: HandlerContext) -> list[str]:
+    """The tenant, as Python knows it and as the database does."""
+    if command.data.get("is_wrong"):
+        raise ValueError("nobody's")
+    with connection.cursor() as cursor:
+        cursor.execute("select current_setting('shop.tenant', true)")
+        return [tenant.get(), cursor.fetchone()[0]]
+
+
+@handlers.handle("Stop")
+def stop(command: Command, ctx: HandlerContext) -> None:
+    """Asks an iterator once too often."""
+    next(iter([]))
+
+
+@handlers.handle("AsyncWhose")
+async def async_whose(command: Command, ctx: HandlerContext) -> str:
+    """The same of an async handler."""
+    return tenant.get()
+
+
+def _found(name: str) -> HandlerDraft | None:
+    if not name.startswith("Named"):
+        return None
+    return HandlerDraft("named", name, _write, {"transactional": True}, "shop.handlers")
+
+
+def _write(command: Command, ctx: HandlerContext) -> str:
+    Order.objects.create(number=command.command_type)
+    return command.command_type
+
+
+handlers.find_by_name("named", _found)
 
 
 def _say(what: bytes) -> None:

@@ -48,11 +48,12 @@ end $$;
 -- A last row that has an audit_id and nothing else but a time says how far a bounded walk came.
 --   p_viewer: through whose eyes, see visibility.sql; null: who sees everything
 --   p_hides_access: without the events of tokens and limits, which have the domain '*'
+--   p_domains: only events of these; null: of all
 create or replace function commandbus.list_audit(
     p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[],
     p_since timestamptz, p_until timestamptz, p_from_id bigint, p_is_newest_first boolean,
     p_limit int, p_scan int default 100000, p_viewer text default null,
-    p_hides_access boolean default false
+    p_hides_access boolean default false, p_domains text[] default null
 ) returns setof commandbus.command_bus_audit
 language plpgsql stable as $$
 declare
@@ -73,6 +74,7 @@ begin
         select a.* from commandbus.command_bus_audit a
          where a.command_id = p_command_id
            and (p_domain is null or a.domain = p_domain)
+           and (p_domains is null or a.domain = any(p_domains))
            and (p_batch_id is null or a.batch_id = p_batch_id)
            and (p_actor is null or a.actor = p_actor)
            and (p_event_types is null or a.event_type = any(p_event_types))
@@ -110,6 +112,7 @@ begin
         select a.* from commandbus.command_bus_audit a
          where a.audit_id between coalesce(v_floor, v_low) and coalesce(v_upper, v_high)
            and (p_domain is null or a.domain = p_domain)
+           and (p_domains is null or a.domain = any(p_domains))
            and (p_batch_id is null or a.batch_id = p_batch_id)
            and (p_actor is null or a.actor = p_actor)
            and (p_event_types is null or a.event_type = any(p_event_types))

@@ -37,6 +37,8 @@ begin
          'it has both expires_at and expires_in_seconds', 'give one of them'),
         (not i.delay_seconds between 0 and 31622400, 'delay_seconds is not from 0 to 31622400',
          'delay a command by at most one year'),
+        -- Nobody could read the row: clients do not know such years.
+        (i.deliver_at < '0001-01-01 00:00Z', 'deliver_at is before the year 1', 'leave it out: it is now'),
         (i.deliver_at > p_now + interval '366 days', 'deliver_at is more than a year ahead',
          'delay a command by at most one year; a schedule can send it later'),
         (not i.expires_in_seconds between 0.001 and 63244800,

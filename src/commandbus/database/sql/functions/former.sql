@@ -17,6 +17,8 @@ drop function if exists commandbus.send_unique(
     text, text, uuid, jsonb, text, text, text, interval, interval);
 drop function if exists commandbus.list_audit(
     text, uuid, uuid, text, text[], timestamptz, timestamptz, bigint, boolean, int, int);
+drop function if exists commandbus.list_audit(
+    text, uuid, uuid, text, text[], timestamptz, timestamptz, bigint, boolean, int, int, text, boolean);
 drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);
 drop function if exists commandbus.page_troubleshooting(
     text, text, text, uuid, timestamptz, uuid, int, int);

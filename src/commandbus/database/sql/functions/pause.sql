@@ -44,6 +44,10 @@ begin
         raise exception 'the end of a pause, %, is not in the future', coalesce(commandbus.iso8601(p_until), '')
             using errcode = 'CB012', hint = 'give a later time, by the clock of the database, or none';
     end if;
+    if p_until >= '10000-01-01 00:00Z' then
+        raise exception 'the end of a pause is after the year 9999'
+            using errcode = 'CB012', hint = 'leave it out: it ends when somebody resumes it';
+    end if;
 end $$;
 
 -- Ends a pause whose time is over, if it is; the caller has locked the row.

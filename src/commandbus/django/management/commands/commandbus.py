@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
@@ -28,30 +31,40 @@ class Command(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """Pass all arguments on: the program has its own parser and its own help."""
         try:
-            self.hand_over(argv[2:])
+            sys.exit(self.hand_over(argv[2:]))
         except (CommandError, CommandBusError) as error:
             self.stderr.write(f"commandbus: {error}")
             sys.exit(2)
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """The same for `call_command("commandbus", "doctor", "--json")`."""
-        self.hand_over([str(each) for each in options["arguments"]])
+        """The same for `call_command("commandbus", "doctor", "--json")`.
+
+        The caller goes on: this returns, or raises CommandError, and the process is as before.
+        """
+        words = [str(each) for each in options["arguments"]]
+        try:
+            with _unchanged_process():
+                code = self.hand_over(words)
+        except CommandBusError as error:
+            raise CommandError(str(error), returncode=2) from error
+        if code:
+            named = " ".join(words[:2])
+            raise CommandError(f"`commandbus {named}` ended with code {code}", returncode=code)
 
     def add_arguments(self, parser: Any) -> None:
-        """All arguments are those of the program."""
-        parser.add_argument("arguments", nargs="*")
+        """All arguments are those of the program, also those that begin with a dash."""
+        parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
-    def hand_over(self, arguments: list[str]) -> None:
-        """Run the program; its exit code is that of the process."""
+    def hand_over(self, arguments: list[str]) -> int:
+        """Run the program; returns its exit code."""
         self.check(tags=["commandbus"])
         if "--reload" not in arguments:
-            self._run(arguments)
-            return
+            return self._run(arguments)
         if not settings.DEBUG:
             raise CommandError("--reload is for development: it needs DEBUG = True")
-        sys.exit(run_again_and_again([each for each in sys.argv if each != "--reload"]))
+        return run_again_and_again([each for each in sys.argv if each != "--reload"])
 
-    def _run(self, arguments: list[str]) -> None:
+    def _run(self, arguments: list[str]) -> int:
         from commandbus.cli.core import run
 
         found = configuration()
@@ -59,12 +72,53 @@ class Command(BaseCommand):
         os.environ["COMMANDBUS_DSN"] = dsn_of(found.database)
         os.environ.update(environment(found))
         # LOGGING may have switched off all loggers that were there before it.
-        for name, logger in logging.root.manager.loggerDict.items():
-            if name.partition(".")[0] == "commandbus" and isinstance(logger, logging.Logger):
-                logger.disabled = False
+        for logger in _loggers():
+            logger.disabled = False
         words = with_app(arguments, found)
         sys.argv = ["commandbus", *words]
-        sys.exit(run(words))
+        try:
+            return run(words)
+        except SystemExit as ended:  # how the larger part of the program says its code
+            return _code_of(ended)
+
+
+def _code_of(ended: SystemExit) -> int:
+    if ended.code is None or isinstance(ended.code, int):
+        return ended.code or 0
+    sys.stderr.write(f"{ended.code}\n")
+    return 1
+
+
+def _loggers() -> list[logging.Logger]:
+    return [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.partition(".")[0] == "commandbus" and isinstance(logger, logging.Logger)
+    ]
+
+
+@contextmanager
+def _unchanged_process() -> Iterator[None]:
+    """What the program changes as if the process was its own is as before at the end."""
+    environ, arguments = dict(os.environ), sys.argv
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    loggers = [(each, each.level, each.disabled) for each in _loggers()]
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+        for name in [*os.environ]:
+            if name.startswith("COMMANDBUS_") and name not in environ:
+                del os.environ[name]
+        os.environ.update(
+            {name: text for name, text in environ.items() if name.startswith("COMMANDBUS_")}
+        )
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for logger, before, is_disabled in loggers:
+            logger.setLevel(before)
+            logger.disabled = is_disabled
 
 
 def environment(found: Configuration) -> dict[str, str]:

@@ -42,8 +42,8 @@ async def show(
     found: PageOf[AuditEvent] | PageOf[PersonEvent]
     if machine:
         found = await view.bus.search.audit(
-            domain=domain, actor=who, event_types=kinds, since=since, until=until,
-            viewer=view.viewer, **paging,
+            domains=reached(view.caller, domain), actor=who, event_types=kinds, since=since,
+            until=until, viewer=view.viewer, **paging,
         )  # fmt: skip
     else:
         found = await view.bus.search.people(

@@ -13,8 +13,8 @@ from commandbus.http.console.forms import Fields
 from commandbus.http.console.queries import BulkStatusFilter, DomainFilter, OutcomeFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.screens.decisions import curl, rate_in, rates_for
-from commandbus.http.console.screens.troubleshooting import place_of
 from commandbus.http.console.view import Show, View
+from commandbus.http.routes.operations import reached
 from commandbus.http.schemas.base import PageOf50
 from commandbus.troubleshooting import (
     BulkOperation,
@@ -30,9 +30,10 @@ MAX_COUNTED = 200
 async def running_count(view: View) -> int | None:
     """How many run, in the domains that the caller reaches."""
     page = await view.bus.bulk.page(
-        status=BulkStatus.RUNNING, viewer=view.viewer, limit=MAX_COUNTED
-    )
-    return sum(view.caller.reaches(each.domain) for each in page.items)
+        domains=view.caller.domains, status=BulkStatus.RUNNING, viewer=view.viewer,
+        limit=MAX_COUNTED,
+    )  # fmt: skip
+    return len(page.items)
 
 
 screen = Screen(
@@ -46,16 +47,15 @@ async def show(
     view: Show, paging: PageOf50, domain: DomainFilter = None, status: BulkStatusFilter = None
 ) -> Page:
     """Operations, newest first."""
-    place = place_of(view, domain)
-    if place == "":
-        return view.page("troubleshooting/choose.html", "Bulk operations")
-    page = await view.bus.bulk.page(place, status=status, viewer=view.viewer, **paging)
+    page = await view.bus.bulk.page(
+        domains=reached(view.caller, domain), status=status, viewer=view.viewer, **paging
+    )
     return view.page(
         "bulk/index.html",
         "Bulk operations",
         final=paging["cursor"] is not None,
         operations=page.items,
-        place=place,
+        place=domain,
         state=status,
         next_page=None if page.next_cursor is None else view.here_with(cursor=page.next_cursor),
         first_page=None if paging["cursor"] is None else view.here_with(),

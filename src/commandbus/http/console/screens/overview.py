@@ -16,8 +16,6 @@ from commandbus.upkeep.overview import DomainOverview, DomainRates
 
 #: Of running bulk operations and of open batches.
 SHOWN = 5
-#: Open batches that are looked at, to find those that the caller may see.
-LOOKED_AT = 100
 #: What needs somebody, at most; the rest is counted.
 NEEDS_SHOWN = 8
 
@@ -54,7 +52,7 @@ async def show(view: Show, domain: DomainFilter = None) -> Page:
     found = await figures.overview(domains)
     rates = await figures.rates(domains)
     bulks = await view.bus.bulk.page(
-        domain, status=BulkStatus.RUNNING, viewer=view.viewer, limit=SHOWN
+        domains=domains, status=BulkStatus.RUNNING, viewer=view.viewer, limit=SHOWN
     )
     needs = needs_of(found, rates)
     return view.page(
@@ -64,7 +62,7 @@ async def show(view: Show, domain: DomainFilter = None) -> Page:
         more=max(0, len(needs) - NEEDS_SHOWN),
         cards=[_card(each, rates.get(each.domain)) for each in found],
         bulks=bulks.items,
-        batches=await _open_batches(view, domain),
+        batches=await _open_batches(view, domains),
     )
 
 
@@ -72,12 +70,10 @@ def _card(at: DomainOverview, rates: DomainRates | None) -> Card:
     return Card(at, rates, None if rates is None else rates.seconds_to_drain(at.ready))
 
 
-async def _open_batches(view: View, domain: str | None) -> list[BatchMetadata]:
+async def _open_batches(view: View, domains: frozenset[str] | None) -> list[BatchMetadata]:
     if not sees_all(view.caller):
         return []  # the list of open ones knows no owners
-    found = await view.bus.batches.list_open(limit=LOOKED_AT)
-    shown = (each for each in found if domain in {None, each.domain})
-    return [each for each in shown if view.caller.reaches(each.domain)][:SHOWN]
+    return await view.bus.batches.list_open(domains=domains, limit=SHOWN)
 
 
 _LOOKS = {

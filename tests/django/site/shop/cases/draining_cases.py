@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
+from unittest import mock
 
+from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.db import connection
-from django.test import SimpleTestCase, TestCase
+from django.test import SimpleTestCase, TestCase, override_settings
 
 from commandbus import CommandStatus, new_id
 from commandbus.django import bus
@@ -19,7 +23,7 @@ from commandbus.django.test import (
     sent,
 )
 from commandbus.errors import InvalidOperationError
-from shop import handlers
+from shop import handlers, tenants
 from shop.models import Order
 
 
@@ -76,6 +80,54 @@ class Draining(TestCase):
         with self.assertRaisesMessage(AssertionError, "Later of shop was run 101 times"):
             drain(timeout=60)
 
+    @override_settings(COMMANDBUS={"MIDDLEWARE": ["shop.tenants.Tenant"]})
+    def test_middleware_are_around_handlers_as_in_a_worker(self) -> None:
+        tenants.outcomes.clear()
+        bus.send("shop", "Whose", new_id(), {"tenant": "red"})
+        bus.send("shop", "AsyncWhose", new_id(), {"tenant": "blue"})
+        self.assertEqual([each.result for each in drain()], [["red", "red"], "blue"])
+        bus.send("shop", "Whose", new_id(), {"is_wrong": True})
+        drain()
+        self.assertEqual(
+            tenants.outcomes,
+            ["Whose completed NoneType", "AsyncWhose completed NoneType"]
+            + ["Whose retried ValueError"] * 2
+            + ["Whose parked ValueError"],
+        )
+
+    def test_handlers_get_resources_and_the_hooks_of_their_thread_run(self) -> None:
+        handlers.seen.clear()
+        bus.send("shop", "Deposit", new_id(), {"number": "1"})
+        bus.send("shop", "Visit", new_id(), {})
+        bus.send("named", "NamedOne", new_id(), {})
+        done = {each.command_type: each for each in drain()}
+        self.assertEqual(done["Deposit"].result, {"bank": "Bank", "is_begun": True})
+        self.assertEqual(done["Visit"].result, {"visit": "Visit", "bank": "Bank"})
+        self.assertEqual(done["NamedOne"].result, "NamedOne")
+        # The resource asked the database of the test, and its end left the connection alone.
+        self.assertEqual(
+            [each for each in handlers.seen if each.startswith("visit")],
+            ["visit opens 2", "visit closes"],
+        )
+        for what in ("bank opens", "bank closes", "thread begins", "thread ends"):
+            self.assertEqual(handlers.seen.count(what), 1, what)
+        self.assertEqual(Order.objects.count(), 2)
+
+    def test_what_handlers_raise_and_choose_is_as_in_a_worker(self) -> None:
+        command_id = bus.send("shop", "Stop", new_id(), {})
+        outcomes = [(each.outcome, type(each.error).__name__) for each in drain()]
+        self.assertEqual(outcomes[-1], ("parked", "RuntimeError"))
+        found = bus.get_command("shop", command_id)
+        assert found is not None
+        self.assertEqual(found.status, CommandStatus.IN_TROUBLESHOOTING_QUEUE)
+
+    async def test_async_tests_drain_in_the_thread_of_the_database(self) -> None:
+        await bus.asend("shop", "Visit", new_id(), {})
+        await bus.asend("shop", "Deposit", new_id(), {"number": "1"})
+        done = await sync_to_async(drain)()
+        self.assertEqual([each.outcome for each in done], ["completed"] * 2)
+        self.assertEqual(await Order.objects.acount(), 1)
+
     def test_a_command_without_a_handler_is_parked(self) -> None:
         bus.send("shop", "Unknown", new_id(), {})
         self.assertEqual([each.outcome for each in drain()], ["parked"])
@@ -121,6 +173,30 @@ class RealWorker(CommandBusTransactionTestCase):
         # A pool of Django's keeps its connections, and Django closes it with the database.
         pool = connection.settings_dict["OPTIONS"].get("pool", {"max_size": 1})
         self.assertLess(left, pool["max_size"])
+
+    def test_a_worker_has_the_resources_hooks_and_finders_of_the_apps(self) -> None:
+        handlers.seen.clear()
+        bus.send("shop", "Deposit", new_id(), {"number": "1"})
+        bus.send("shop", "Visit", new_id(), {})
+        bus.send("named", "NamedOne", new_id(), {})
+        run_worker()
+        self.assertEqual([each.status for each in sent("shop")], ["COMPLETED"] * 2)
+        self.assertEqual([each.status for each in sent("named")], ["COMPLETED"])
+        for what in ("bank opens", "bank closes", "visit closes", "thread begins", "thread ends"):
+            self.assertIn(what, handlers.seen)
+        self.assertEqual(Order.objects.count(), 2)
+
+    def test_where_another_loop_runs_already_plain_handlers_are_drained(self) -> None:
+        async def test() -> list[str]:
+            bus.send("shop", "Pay", new_id(), {"number": "1"})
+            try:
+                return [each.outcome for each in drain("shop")]
+            finally:
+                connection.close()
+
+        with mock.patch.dict(os.environ, {"DJANGO_ALLOW_ASYNC_UNSAFE": "1"}):
+            self.assertEqual(asyncio.run(test()), ["completed"])
+        self.assertEqual(Order.objects.get().paid, 1)
 
     def test_tables_of_the_bus_are_empty_before_each_test(self) -> None:
         self.assertEqual(sent("shop"), [])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
-from django.test import SimpleTestCase, TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
 from commandbus import BatchCommand, CommandStatus, DuplicateCommandError, new_id
+from commandbus.database.gateway import LEVELS_SECONDS
 from commandbus.django import bus
 from commandbus.errors import InvalidInputError, InvalidOperationError
 from shop.models import Order
@@ -57,6 +61,41 @@ class Sending(TransactionTestCase):
                     " and locktype = 'relation'"
                 )
                 self.assertEqual(cursor.fetchone(), (0,))
+
+    def test_no_send_holds_the_row_of_its_domain_however_long_the_process_runs(self) -> None:
+        bus.send("aged", "Pay", new_id(), {}, priority=1)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "update commandbus.command_bus_flow set updated_at = now() - interval '61 minutes'"
+                " where domain = 'aged'"
+            )
+        later = time.monotonic() + LEVELS_SECONDS + 1
+        with (
+            mock.patch("commandbus.database.direct.time.monotonic", lambda: later),
+            transaction.atomic(),
+        ):
+            bus.send("aged", "Pay", new_id(), {}, priority=1)
+            other = connection.copy()
+            try:
+                with other.cursor() as cursor:
+                    cursor.execute(
+                        "select updated_at > now() - interval '1 minute' from"
+                        " commandbus.command_bus_flow where domain = 'aged' for update nowait"
+                    )
+                    self.assertEqual(cursor.fetchone(), (True,))
+            finally:
+                other.close()
+
+    def test_threads_share_what_never_changes_and_another_setting_is_another_bus(self) -> None:
+        own = bus._bridge.open()
+        self.assertIs(bus._bridge.open(), own)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(bus._bridge.open).result()
+        self.assertIs(other._registry, own._registry)
+        self.assertIsNot(other._sending, own._sending)
+        with override_settings(COMMANDBUS={"SETTINGS": {"max_send_many": 1}}):
+            self.assertEqual(bus._bridge.open()._settings.max_send_many, 1)
+        self.assertNotEqual(bus._bridge.open()._settings.max_send_many, 1)
 
     def test_a_duplicate_leaves_the_transaction_usable(self) -> None:
         command_id = bus.send("shop", "Pay", new_id(), {})
