@@ -41,7 +41,8 @@ class DroppedSpan(NonRecordingSpan):
         if self._made is None:
             ids, trace_id, flags, state = self._known
             made = SpanContext(trace_id, ids.generate_span_id(), False, flags, state)
-            return vars(self).setdefault("_made", made)  # of two threads, both get the first
+            vars(self).setdefault("_made", made)  # of two threads, both get the first
+            return self._made or made
         return self._made
 
     def __repr__(self) -> str:

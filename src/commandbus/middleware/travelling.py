@@ -25,6 +25,7 @@ LINKED = "commandbus-linked"
 #: Texts that are kept: those of the last sends.
 _KEPT = 256
 _SAMPLED = 1
+_NOBODY = 0, 0, 0
 _NO_STATE = TraceState()
 # Anything else is left to the propagators: an older or newer version, ids of zeros.
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})\Z")
@@ -62,8 +63,7 @@ class Sent:
     def creation(self) -> SpanContext:
         """The span that sent the command; not valid: none is known."""
         if self._creation is None:
-            assert self._ids is not None
-            trace_id, span_id, flags = self._ids
+            trace_id, span_id, flags = self._ids or _NOBODY
             self._creation = SpanContext(
                 trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags)
             )
