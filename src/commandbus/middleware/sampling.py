@@ -38,12 +38,13 @@ class DroppedSpan(NonRecordingSpan):
 
     def get_span_context(self) -> SpanContext:
         """The ids that children and logs name; the same ones each time."""
-        if self._made is None:
+        made = self._made
+        if made is None:
             ids, trace_id, flags, state = self._known
             made = SpanContext(trace_id, ids.generate_span_id(), False, flags, state)
-            vars(self).setdefault("_made", made)  # of two threads, both get the first
-            return self._made or made
-        return self._made
+            first: SpanContext = vars(self).setdefault("_made", made)  # two threads may ask
+            return first
+        return made
 
     def __repr__(self) -> str:
         return f"DroppedSpan({self.get_span_context()!r})"
