@@ -115,6 +115,7 @@ async def test_a_worker_whose_threads_are_all_stuck_gives_up_if_it_is_told_to(
         assert await worker.ended() == 1
     assert "all places of shop for 0.5 s" in worker.logged
     found = await bus.get_command("shop", sent)
+    assert found is not None
     assert found.leased_by is None
 
 
