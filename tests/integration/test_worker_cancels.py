@@ -25,7 +25,16 @@ from commandbus import (
     Snooze,
 )
 from commandbus.errors import CommandCanceledError
-from tests.integration.looking import Conn, events, lapse, replies, rows, send, take_over
+from tests.integration.looking import (
+    Conn,
+    another_bus,
+    events,
+    lapse,
+    replies,
+    rows,
+    send,
+    take_over,
+)
 from tests.waiting import until, until_status, working
 
 CANCELED = CommandStatus.CANCELED
@@ -218,26 +227,27 @@ async def test_the_command_of_a_dead_worker_is_canceled_by_the_next_receive(
     assert (await events(bus, sent))[-2:] == ["LEASE_EXPIRED", "CANCELED"]
 
 
-async def test_a_stop_of_the_worker_ends_what_was_asked_for(bus: CommandBus) -> None:
+async def test_a_stop_of_the_worker_ends_what_was_asked_for(dsn: str) -> None:
     started = asyncio.Event()
-
-    @bus.handler("shop", "Work")
-    async def work(command: Command, ctx: HandlerContext) -> None:
-        started.set()
-        while True:  # it does not listen
-            try:
-                await asyncio.sleep(3_600)
-            except asyncio.CancelledError:
-                if ctx.should_stop and ended.is_set():
-                    raise
-
     ended = asyncio.Event()
-    sent = await send(bus)
-    async with working(bus, "shop"):
-        await asyncio.wait_for(started.wait(), 30)
-        await request(bus, sent)
-        ended.set()
-    assert (await bus.get_command("shop", sent)).status is CANCELED  # type: ignore[union-attr]
+    async with another_bus(dsn, shutdown_grace_seconds=1.0) as bus:
+
+        @bus.handler("shop", "Work")
+        async def work(command: Command, ctx: HandlerContext) -> None:
+            started.set()
+            while True:  # it does not listen
+                try:
+                    await asyncio.sleep(3_600)
+                except asyncio.CancelledError:
+                    if ctx.should_stop and ended.is_set():
+                        raise
+
+        sent = await send(bus)
+        async with working(bus, "shop"):
+            await asyncio.wait_for(started.wait(), 30)
+            await request(bus, sent)
+            ended.set()
+        assert (await bus.get_command("shop", sent)).status is CANCELED  # type: ignore[union-attr]
 
 
 async def test_a_cancel_refuses_what_runs_unless_it_is_asked_for(

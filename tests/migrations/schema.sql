@@ -1012,9 +1012,9 @@ function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7001b245b1cd07a39430fe88103ddee2
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 36a528be8d489c730534bc84d7f9f152
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a27d61f02f16cf392656409907a3583c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 85c12a5aa6265d765039c9cd1be11bc9
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
@@ -1085,6 +1085,8 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
+function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
+    plpgsql, volatile, body 758a7c773a840d94a324e20afd19b9bd
 function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 1250d3c79ea91adb24195a73c8c53ec2
 function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
@@ -1128,7 +1130,7 @@ function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) retur
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5ee0b66edf853cfd66b55b208d29f68e
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body e0285e5900bef4ac59b787d92c85b05d
+    plpgsql, volatile, body 8621fdf1a6859f58caf9d24849cab50d
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
@@ -1296,7 +1298,7 @@ function commandbus.leave_to_next(p_domain text, p_msg_ids bigint[], p_command_i
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 58a50c43421446f9b4787fce9d402e92
 function commandbus.left_in_domain(p_domain text) returns TABLE(what text, amount bigint)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8f9395220afd6147a0693f1bc780bdf3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0edf988006e691723244c7a77bba14b1
 function commandbus.let_domain_go(p_domain text) returns void
     plpgsql, volatile, body 09314e117e62c79537518e0768f3d5b7
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
@@ -1359,6 +1361,8 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
+function commandbus.make_queue_verbs(p_physical text) returns void
+    plpgsql, volatile, body 6a08e975cc2504a30c10025b2aff6443
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
@@ -1480,7 +1484,7 @@ function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages js
 function commandbus.put_keyed(p_domain text, p_command_ids uuid[], p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 52294cd9d91c59c1af48cbf783b0d95c
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
-    plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
+    plpgsql, volatile, body d4480716275f58649885c1124f72a9c2
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
@@ -1501,6 +1505,8 @@ function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns u
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b7d3caa96b996b80bcaec44cd6783b7
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 4c56ddaeb54978497cdf4c5cbec46451
+function commandbus.queue_verb(p_verb text, p_physical text) returns text
+    sql, stable, body 6d6daa58dc81295cd62eacbf4c2cb4a9
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
@@ -1522,7 +1528,7 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body c04849f49bbcaace1273f367b64cdc0a
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 487e7116017e27cb019ffc89c02bfdb5
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
@@ -1785,6 +1791,8 @@ function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.take_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT msg_ids bigint[], OUT messages jsonb[]) returns record
+    plpgsql, volatile, body f7a34025fa426662cb62e040fa11e5f2
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record

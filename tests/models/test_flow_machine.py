@@ -14,7 +14,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,11 +21,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from psycopg.types.json import Jsonb
 
 from tests.models.flow_expected import GATED, FlowExpected
+from tests.models.kept import run_kept
 from tests.models.test_state_machine import EXAMPLES, STEPS, Place, opened
 from tests.sql.helpers import FAILURE, Held, Session
 
@@ -275,14 +274,4 @@ class FlowMachine(RuleBasedStateMachine):
 def test_any_sequence_of_sends_receives_and_decisions_does_what_the_model_says(dsn: str) -> None:
     with opened(dsn) as place:
         FlowMachine.place = place
-        run_state_machine_as_test(
-            FlowMachine,
-            settings=settings(
-                max_examples=3 * EXAMPLES,
-                stateful_step_count=STEPS,
-                deadline=None,
-                database=None,
-                print_blob=True,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_kept(FlowMachine, examples=3 * EXAMPLES, steps=STEPS)

@@ -51,10 +51,9 @@ begin
           into v_msg_ids, v_messages
           from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) r;
     else
-        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
-          into v_msg_ids, v_messages
-          from commandbus.read_messages(
-               p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head, p_except) r;
+        select t.msg_ids, t.messages into v_msg_ids, v_messages
+          from commandbus.take_messages(
+               p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head, p_except) t;
     end if;
     if v_msg_ids is null then
         return;
