@@ -12,12 +12,12 @@ from faults.plan import Bars, Load, Run, Workers
 from faults.watchers import KeyOperator, KeyWatch, PlaceWatch, ProgressWatch
 
 #: Each kind of gate: places of one type, the rate of another, places and a rate for each key of a
-#: third, which has places of its own too, and places of the domain.
+#: third beside a rate of all of it, and places and a rate of the domain.
 LIMITS = """
 select commandbus.set_limit('storm', p_max_running => 13, p_rate => 400, p_burst => 40),
        commandbus.set_limit('storm', 'Limited', p_max_running => 6),
        commandbus.set_limit('storm', 'Rated', p_rate => 60, p_per => 1, p_burst => 10),
-       commandbus.set_limit('storm', 'Keyed', p_max_running => 5),
+       commandbus.set_limit('storm', 'Keyed', p_rate => 50, p_burst => 8),
        commandbus.set_limit('storm', 'Keyed', true, p_max_running => 2, p_rate => 15, p_burst => 3)
 """
 LIMITED = Load(

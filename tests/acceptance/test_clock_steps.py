@@ -1,6 +1,6 @@
-"""Schedules while the clock of the database is really set, forwards and back, and over the nights
-in which clocks change: the server alone runs under libfaketime, whose offset is read from a file at
-each look at the clock."""
+"""Schedules, rates, expiry and pauses while the clock of the database is really set, forwards and
+back, and over the nights in which clocks change: the server alone runs under libfaketime, whose
+offset is read from a file at each look at the clock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from commandbus import CommandBus, Settings
+from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres, account
 from commandbus.schedules.firing import Firing, tick_id
 from commandbus.wiring import migrate_database
 from faults.nemeses_schedules import CRONS, NIGHTS, ticks_of_night
-from tests.waiting import until
+from tests.waiting import until, until_status
 
 LIBRARIES = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
 pytestmark = [
@@ -182,3 +182,74 @@ async def test_a_night_in_which_clocks_change_has_the_ticks_that_its_people_expe
         }
         assert wanted
         assert await sent(skewed, schedule_id) == wanted, cron
+
+
+async def test_a_rate_gives_one_burst_after_a_step_forwards_and_goes_on_after_one_back(
+    bus: CommandBus, clock: Clock, domain: str
+) -> None:
+    """An hour that did not pass is worth one bucket, and an hour back stops nobody for an hour."""
+    await bus.limits.set(domain, "Work", rate=0.5, burst=3)
+    await bus.send_many(domain, [BatchCommand("Work", uuid4(), {}) for _ in range(12)])
+    async with bus.consumer(domain) as consumer:
+
+        async def leased() -> int:
+            return len(await consumer.receive(12))
+
+        assert await leased() == 3
+        clock.set(HOUR)
+        assert await leased() == 3, "one burst, and not the 1,800 of an hour"
+        assert await leased() == 0
+        clock.set(0)
+        # The bucket is empty, and its last look lies an hour ahead.
+        before = time.monotonic()
+        await until(leased, "a lease after the step back", patience=30.0)
+        # Two seconds for a token, and at most as long as the bucket takes to fill: 6 s.
+        assert time.monotonic() - before < 20.0
+
+
+async def test_what_expires_ends_when_the_clock_of_the_database_says_so(
+    bus: CommandBus, skewed: str, clock: Clock, domain: str
+) -> None:
+    """Forwards it ends early, by that clock; what has ended stays so when the clock goes back."""
+    early, late = uuid4(), uuid4()
+    now = datetime.now(UTC)
+    await bus.send(domain, "Work", early, {}, expires_at=now + timedelta(minutes=30))
+    await bus.send(domain, "Work", late, {}, expires_at=now + timedelta(hours=2))
+    clock.set(HOUR)
+    async with bus.consumer(domain) as consumer:
+        (lease,) = await consumer.receive(5)
+        assert lease.command.command_id == late, "the other one must not begin any more"
+    await until_status(bus, domain, early, "CANCELED")
+    clock.set(0)
+    await rows(skewed, "select commandbus.end_expired()")
+    async with bus.consumer(domain) as consumer:
+        assert await consumer.receive(5) == []
+    found = await bus.get_command(domain, early)
+    assert found is not None
+    assert found.status == "CANCELED"
+    [(ends,)] = await rows(
+        skewed,
+        "select count(*) from commandbus.command_bus_audit where domain = %s and command_id = %s"
+        " and event_type in ('EXPIRED', 'CANCELED')", domain, early,
+    )  # fmt: skip
+    assert ends == 1
+
+
+async def test_a_pause_is_over_when_the_clock_of_the_database_has_come_to_its_end(
+    bus: CommandBus, clock: Clock, domain: str
+) -> None:
+    """Back again before its end, it stays over once somebody has written so down."""
+    await bus.send_many(domain, [BatchCommand("Work", uuid4(), {}) for _ in range(2)])
+    await bus.pause(domain, reason="the bank is closed", until=timedelta(minutes=30))
+    async with bus.consumer(domain) as consumer:
+        assert await consumer.receive(1) == []
+        clock.set(HOUR)
+        assert len(await consumer.receive(1)) == 1
+        # Nothing was written down, so the same pause holds when the clock is put right.
+        clock.set(0)
+        assert await consumer.receive(1) == []
+        clock.set(HOUR)
+        await bus._store.gateway.rows("select {schema}.end_pauses()")
+        clock.set(0)
+        assert await bus.pauses(domain) == []
+        assert len(await consumer.receive(1)) == 1

@@ -37,6 +37,9 @@ def test_a_limit_is_set_shown_and_cleared(run: Run) -> None:
     assert listed["type"] == "Work"
     keys = run("limits", "show", "--domain", "shop", "--keys", "Work", "--json")
     assert json.loads(keys.stdout) == {"keys": []}
+    of_all = run("limits", "show", "--keys", "Work")
+    assert of_all.exit_code == 2
+    assert "--domain" in of_all.stderr
     assert "is removed" in run("limits", "clear", "shop", "--type", "Work").stdout
     assert "no such limit" in run("limits", "clear", "shop", "--type", "Work").stdout
 

@@ -135,7 +135,10 @@ async def test_a_new_time_that_cannot_be_is_refused(
 ) -> None:
     sent = form(expires_in_seconds=60)
     url = (await client.post(COMMANDS, json=sent)).headers["location"]
-    for bad in ({}, {"now": True, "deliver_at": later(hours=1)}, {"delay_seconds": -1}):
+    for bad in (
+        {}, {"now": True, "deliver_at": later(hours=1)}, {"delay_seconds": -1}, {"now": False},
+        {"now": True, "delay_seconds": 600}, {"delay_seconds": 5, "deliver_at": later(hours=1)},
+    ):  # fmt: skip
         answer = await client.post(f"{url}/reschedule", json=bad)
         assert answer.status_code == 400, bad
     problem(await client.post(f"{url}/reschedule", json={"delay_seconds": 61}), 409, "CONFLICT")

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,11 +21,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from psycopg.types.json import Jsonb
 
 from tests.models.flow_expected import GATED, FlowExpected
+from tests.models.kept import run_kept
 from tests.models.test_state_machine import EXAMPLES, STEPS, Place, opened
 from tests.sql.helpers import FAILURE, Held, Session
 
@@ -109,7 +108,7 @@ class FlowMachine(RuleBasedStateMachine):
     def send(self, n: int, kind: str, key: str | None, level: int, delay: int) -> None:
         if n in self.model.commands:
             return
-        self.model.send(n, kind, key, level, is_due=key is not None or not delay)
+        self.model.send(n, kind, key, level, 0 if key else delay)
         document = {"command_id": str(self.ids[n]), "type": kind, "data": {}, "priority": level}
         document |= {"delay_seconds": delay} if key is None else {"ordering_key": key}
         self.call("send_commands(%s, %s)", Jsonb([{**document, "max_attempts": 1_000}]))
@@ -171,7 +170,7 @@ class FlowMachine(RuleBasedStateMachine):
         change = (f"set_priority(%s, %s, {level}, 'ann')", [self.ids[n]])
         if self.model.may("level", n):
             self.call(*change)
-            self.model.commands[n].level = level
+            self.model.set_level(n, level)
         else:
             with pytest.raises(psycopg.DatabaseError):
                 self.call(*change)
@@ -181,7 +180,7 @@ class FlowMachine(RuleBasedStateMachine):
         change = (f"reschedule_commands(%s, %s, null, {delay}, 'ann')", [self.ids[n]])
         if self.model.may("move", n):
             self.call(*change)
-            self.model.move(n, is_due=not delay)
+            self.model.move(n, delay)
         else:
             with pytest.raises(psycopg.DatabaseError):
                 self.call(*change)
@@ -275,14 +274,4 @@ class FlowMachine(RuleBasedStateMachine):
 def test_any_sequence_of_sends_receives_and_decisions_does_what_the_model_says(dsn: str) -> None:
     with opened(dsn) as place:
         FlowMachine.place = place
-        run_state_machine_as_test(
-            FlowMachine,
-            settings=settings(
-                max_examples=3 * EXAMPLES,
-                stateful_step_count=STEPS,
-                deadline=None,
-                database=None,
-                print_blob=True,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_kept(FlowMachine, examples=3 * EXAMPLES, steps=STEPS)

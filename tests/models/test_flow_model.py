@@ -23,8 +23,10 @@ from tests.models.flow_model import (
 )
 from tests.models.time_model import GUARDS as TIME_GUARDS
 from tests.models.time_model import Expiring, time_steps, time_wrong
+from tests.models.unique_model import GUARDS as UNIQUE_GUARDS
+from tests.models.unique_model import Unique, unique_steps, unique_wrong
 
-ALL_GUARDS = GUARDS | TIME_GUARDS
+ALL_GUARDS = GUARDS | TIME_GUARDS | UNIQUE_GUARDS
 
 
 def look(kind: str, without: str = "") -> Found:
@@ -32,13 +34,15 @@ def look(kind: str, without: str = "") -> Found:
         return search(Gate((Holder(),) * 3), gate_steps(without), gate_wrong)
     if kind == "key":
         return search(Keys((Keyed(),) * 3), key_steps(without), key_wrong)
+    if kind == "unique":
+        return search(Unique(), unique_steps(without), unique_wrong)
     if kind == "time":
         return search(Expiring(), time_steps(without), time_wrong)
     return search(Ticks(), tick_steps(without), tick_wrong)
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("gate", 500), ("key", 100), ("tick", 20), ("time", 50)]
+    ("kind", "least"), [("gate", 500), ("key", 100), ("tick", 20), ("time", 50), ("unique", 300)]
 )
 def test_with_all_guards_nothing_goes_wrong_in_any_state(kind: str, least: int) -> None:
     found = look(kind)

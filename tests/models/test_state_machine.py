@@ -22,7 +22,6 @@ from uuid import UUID
 import orjson
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -30,7 +29,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from psycopg_pool import AsyncConnectionPool
 
@@ -54,6 +52,7 @@ from tests.conformance.worlds import (
     snoozed,
 )
 from tests.models.expected import Expected, Lease, Refusal
+from tests.models.kept import run_kept
 from tests.models.observed import Observer
 from tests.models.schedules import DOCTOR
 
@@ -468,14 +467,4 @@ def opened(dsn: str) -> Iterator[Place]:
 def test_any_sequence_of_operations_does_what_the_model_says(dsn: str) -> None:
     with opened(dsn) as place:
         Machine.place = place
-        run_state_machine_as_test(
-            Machine,
-            settings=settings(
-                max_examples=EXAMPLES,
-                stateful_step_count=STEPS,
-                deadline=None,
-                database=None,
-                print_blob=True,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_kept(Machine, examples=EXAMPLES, steps=STEPS)

@@ -10,6 +10,7 @@ import typer
 from commandbus.cli.frame import Frame, View, command
 from commandbus.cli.options import Domain, DomainFilter, Operator
 from commandbus.cli.output import Column, Table, jsonable, text_of
+from commandbus.errors import InvalidInputError
 from commandbus.gates.model import ExecutionLimit, LimitedKey
 
 limits = typer.Typer(
@@ -86,6 +87,8 @@ async def show(
     ] = None,
 ) -> View:
     """Show limits and paused types, with what runs and waits now."""
+    if keys_of is not None and domain is None:
+        raise InvalidInputError("--keys is about the keys of one domain: say which with --domain")
     async with frame.open() as session:
         if keys_of is not None and domain is not None:
             keys = await session.bus.limits.keys(domain, keys_of)

@@ -32,6 +32,10 @@ OneGroup = Annotated[
     str,
     typer.Argument(metavar="FINGERPRINT", help="The failure group; how it begins is enough."),
 ]
+Meta = Annotated[
+    list[str] | None,
+    typer.Option("--meta", metavar="KEY=TEXT", help="Travels with it; may be repeated."),
+]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="The id of the batch.")]
 InBatch = Annotated[
     str | None, typer.Option("--batch", metavar="UUID", help="Only this batch and its commands.")
@@ -182,6 +186,19 @@ def parse_json(text: str | None, what: str) -> Any:
 def parse_uuid(text: str | None, what: str) -> UUID | None:
     """Read an id that somebody typed; None if nothing was."""
     return None if text is None else check_uuid(text, what)
+
+
+def parse_meta(pairs: list[str] | None) -> dict[str, str] | None:
+    """Read --meta KEY=TEXT, which may be given several times; None if it was not."""
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        key, is_pair, text = pair.partition("=")
+        if not is_pair:
+            raise InvalidInputError(f"--meta is {pair!r}; write KEY=TEXT, like tenant=north")
+        if key in found:
+            raise InvalidInputError(f"--meta names {key!r} twice; give it once")
+        found[key] = text
+    return found or None
 
 
 _AGO = re.compile(r"(\d{1,9})\s*([smhdw])\Z")

@@ -11,7 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from commandbus.cli.frame import Frame, View, command, page_view
-from commandbus.cli.options import Domain, DomainFilter, LongListing, Operator, Payload, parse_uuid
+from commandbus.cli.options import (
+    Domain,
+    DomainFilter,
+    LongListing,
+    Meta,
+    Operator,
+    Payload,
+    parse_meta,
+    parse_uuid,
+)
 from commandbus.cli.output import (
     Column,
     Table,
@@ -97,6 +106,7 @@ async def put(  # noqa: PLR0913  (each is an option)
     ordering_key: Annotated[
         str | None, typer.Option("--ordering-key", metavar="KEY", help="One after the other.")
     ] = None,
+    meta: Meta = None,
     reply_to: Annotated[
         str | None, typer.Option("--reply-to", metavar="QUEUE", help="Default: no reply.")
     ] = None,
@@ -112,8 +122,9 @@ async def put(  # noqa: PLR0913  (each is an option)
         made = await session.bus.schedules.put(
             domain, name, command_type, {} if data is None else data, **times.read(),
             missed=missed, missed_cap=missed_cap, overlap=overlap, jitter=delay or 0,
-            expires_in=expiry, priority=priority, ordering_key=ordering_key, reply_to=reply_to,
-            max_attempts=max_attempts, operator=operator,
+            expires_in=expiry, priority=priority, ordering_key=ordering_key,
+            meta=parse_meta(meta), reply_to=reply_to, max_attempts=max_attempts,
+            operator=operator,
         )  # fmt: skip
     return _one(made)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from commandbus.cli.frame import Frame, Session, View
-from commandbus.cli.options import Domain, Payload, parse_seconds, parse_uuid
+from commandbus.cli.options import Domain, Meta, Payload, parse_meta, parse_seconds, parse_uuid
 from commandbus.cli.output import ExitCode, print_json, say, text_of
 from commandbus.cli.timing import Start, parse_duration
 from commandbus.errors import InvalidInputError
@@ -82,6 +82,7 @@ async def send(  # noqa: PLR0913  (each is an option)
     ] = None,
     start: Start,
     uniqueness: Uniqueness,
+    meta: Meta = None,
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Wait for the reply and print it.")
     ] = None,
@@ -95,7 +96,8 @@ async def send(  # noqa: PLR0913  (each is an option)
     seconds = parse_seconds(wait, "--wait", 86_400)
     wanted = parse_uuid(command_id, "--id") or new_id()
     correlation = parse_uuid(correlation_id, "--correlation-id")
-    data, options = payload.read(), start.options() | uniqueness.options()
+    data = payload.read()
+    options = start.options() | uniqueness.options() | SendOptions(meta=parse_meta(meta))
     async with frame.open(creates=True) as session:
         holder = await session.bus.send(
             domain,

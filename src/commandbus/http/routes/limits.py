@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from commandbus.access.model import Caller, Scope
+from commandbus.gates.service import MAX_REASON_LENGTH
 from commandbus.http.auth.scopes import Operator, refuse_new_domain, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import not_found
-from commandbus.http.schemas.base import DomainPath
+from commandbus.http.schemas.base import DomainPath, Reason
 from commandbus.http.schemas.execution import ExecutionLimitView, LimitedKeyView, PutLimit
 from commandbus.http.schemas.views import ListView
 from commandbus.http.strict import StrictRoute
@@ -25,6 +26,10 @@ TypePath = Annotated[
     ),
 ]
 PerKey = Annotated[bool, Query(description="The limit by key of the type.")]
+#: In the query: a body of DELETE has no meaning, and proxies drop it.
+Why = Annotated[
+    Reason | None, Query(max_length=MAX_REASON_LENGTH, description="Why; it is in the audit.")
+]
 
 
 async def _set(
@@ -77,9 +82,11 @@ async def set_type_limit(
 
 
 @router.delete("/{domain}", status_code=204)
-async def clear_domain_limit(domain: DomainPath, here: Here, caller: Operator) -> None:
+async def clear_domain_limit(
+    domain: DomainPath, here: Here, caller: Operator, reason: Why = None
+) -> None:
     """Remove the limit of a domain; what waits for it becomes due. Again: nothing changes."""
-    await here.bus.limits.clear(domain, operator=caller.user_id)
+    await here.bus.limits.clear(domain, operator=caller.user_id, reason=reason)
 
 
 @router.delete("/{domain}/{command_type}", status_code=204)
@@ -89,6 +96,9 @@ async def clear_type_limit(
     here: Here,
     caller: Operator,
     per_key: PerKey = False,
+    reason: Why = None,
 ) -> None:
     """Remove the limit of a command type; what waits for it becomes due. Again: nothing changes."""
-    await here.bus.limits.clear(domain, command_type, per_key=per_key, operator=caller.user_id)
+    await here.bus.limits.clear(
+        domain, command_type, per_key=per_key, operator=caller.user_id, reason=reason
+    )

@@ -35,6 +35,8 @@ from commandbus.http.strict import StrictRoute
 from commandbus.names import NO_REPLY, replies_queue
 from commandbus.schedules.ticks import MAX_CRON_LENGTH
 
+Count = Annotated[int, Query(ge=1, le=100, description="How many ticks.")]
+
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 
 
@@ -54,13 +56,24 @@ async def preview_schedule(
     timezone: Annotated[str | None, Query(max_length=100, examples=["Europe/Berlin"])] = None,
     every_seconds: Annotated[float | None, Query(ge=1)] = None,
     at: Moment = None,
-    count: Annotated[int, Query(ge=1, le=100)] = 10,
+    count: Count = 10,
 ) -> TicksView:
     """Show when a schedule with these times would be due next. Changes nothing."""
     ticks = await here.bus.schedules.preview(
         cron=cron, timezone=timezone, every=every_seconds, at=at, count=count
     )
     return TicksView(ticks=list(ticks))
+
+
+@router.get("/{domain}/{name}/preview", dependencies=[requires(Scope.READ)])
+async def preview_stored_schedule(
+    domain: DomainPath, name: SchedulePath, here: Here, count: Count = 10
+) -> TicksView:
+    """Show when a schedule is due next, as it is stored: intervals go on from where they began.
+
+    Whether it is paused is not considered, nor what is skipped or delayed.
+    """
+    return TicksView(ticks=list(await here.bus.schedules.preview(domain, name, count=count)))
 
 
 @router.get("/{domain}/{name}", dependencies=[requires(Scope.READ)])

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BeforeValidator, Field, Strict
 
+from commandbus.errors import InvalidInputError
 from commandbus.flow import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
@@ -78,8 +79,13 @@ class Reschedule(Form):
 
     def arguments(self) -> dict[str, Any]:
         """As `bus.reschedule` takes them."""
-        delay = 0.0 if self.now and self.delay_seconds is None else self.delay_seconds
-        return {"deliver_at": self.deliver_at, "delay": delay}
+        given = [self.deliver_at is not None, self.delay_seconds is not None, self.now]
+        if sum(given) != 1:
+            raise InvalidInputError("give one of deliver_at, delay_seconds and now: true")
+        return {
+            "deliver_at": self.deliver_at,
+            "delay": 0.0 if self.now else self.delay_seconds,
+        }
 
 
 class NewPriority(Form):

@@ -24,7 +24,10 @@ async def _errors(view: View) -> int | None:
     return sum(1 for each in found if each.severity is Severity.ERROR) or None
 
 
-screen = Screen("doctor", "Doctor", order=130, group=Group.TRUST, icon="heart", count=_errors)
+screen = Screen(
+    "doctor", "Doctor", order=130, group=Group.TRUST, icon="heart", count=_errors,
+    is_count_shared=True,
+)  # fmt: skip
 
 
 @screen.page("/doctor", live=2.0)
