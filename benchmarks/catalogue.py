@@ -17,6 +17,7 @@ from benchmarks.workloads import (
     memory,
     send_and_drain,
     senders,
+    small_workers,
     steady,
     submissions,
 )
@@ -59,6 +60,18 @@ def _ours(label: str, settings: Mapping[str, Any] | None = None, **options: Any)
     entrant = ENTRANTS["commandbus"]
     chosen = entrant.tuned if settings is None else settings
     return Case(f"commandbus, {label}", entrant, chosen, options)
+
+
+def _ready(name: str, **settings: Any) -> tuple[Case, ...]:
+    """A bulk send that is given what its call takes; to make that is the application's work."""
+    label = name + "".join(f", {setting}" for setting in settings)
+    chosen = {**ENTRANTS[name].defaults, "ready": True, **settings}
+    return (Case(label, ENTRANTS[name], chosen, {"count": 100_000, "rounds": 5}),)
+
+
+def _small(label: str, **settings: Any) -> Case:
+    """Two places each. With the defaults, quick handlers have more leased for them ahead."""
+    return _ours(label, {"concurrency": 2, **settings}, workers=16, share=0.4)
 
 
 def _grouped(group: int) -> tuple[Case, ...]:
@@ -144,6 +157,9 @@ WORKLOADS = (
              _cases("defaults", MAIN, count=10_000), 2.5, in_quick=True),
     Workload("bulk-100k", "bulk send of 100,000, atomic", bulk_send, (RATE, PEAK),
              _cases("defaults", FAST, RIVALS, count=100_000), 6),
+    Workload("bulk-100k-ready", "bulk send of 100,000, atomic, arguments made before", bulk_send,
+             (RATE, PEAK), (*_ready("commandbus"), *_ready("awa"), *_ready("awa", sync=True)), 6,
+             is_optional=True),
     Workload("single", "single send, one sender", senders,
              (P50, Metric("p99_ms", "p99", "ms", higher_is_better=False)),
              _cases("sending", SENDERS, NEAR_SENDERS), 2, in_quick=True),
@@ -180,6 +196,9 @@ WORKLOADS = (
              (_ours("none", behind=("backing-off", 0)),
               _ours("100,000 backing off", behind=("backing-off", 100_000), stays=True)),
              4, rounds=5),
+    Workload("small-workers", "drain, 16 processes of two places each", small_workers,
+             (RATE, *COST), (_small("two ahead", max_prefetch=2), _small("defaults")), 12,
+             is_optional=True),
     Workload("batch", "one batch of 100,000 against none", drain, (RATE,),
              (_ours("no batch", count=100_000),
               _ours("one batch", {**ENTRANTS["commandbus"].tuned, "in_batch": True,

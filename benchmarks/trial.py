@@ -38,6 +38,19 @@ class Drained:
     resident_bytes: int
     #: Cores that were busy with anything: at as many as there are, more processes gain nothing.
     machine_cores: float
+    #: Commands that the figures are of, if not all.
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment in a drain."""
+
+    started: int
+    at: float
+    machine: float
+    python: float
+    server: Reading
 
 
 class Trial:
@@ -157,6 +170,40 @@ class Trial:
         first = self._board.first_start
         cost = costs(before, after, python, count)
         return Drained(ended - first, first - began, cost, resident, machine_cores)
+
+    def steady(self, workers: list[Link], count: int, *, timeout: float = 180) -> Drained:
+        """Process what is queued, measured from a fifth of it to four fifths.
+
+        What a process costs when it starts, its connections and its first plans, is no part of
+        it: with many processes and few commands for each that would be most of it.
+        """
+        self._board.clear()
+        deadline = time.monotonic() + timeout
+        for link in workers:
+            link.post("start_worker")
+        began = self._mark(workers, count // 5, deadline)
+        ended = self._mark(workers, count * 4 // 5, deadline)
+        for link in workers:
+            link.answer()
+        self._wait(count, 0, deadline)
+        resident = max(link.resident_bytes() for link in workers)
+        for link in workers:
+            link.close()
+        seconds = ended.at - began.at
+        cost = costs(began.server, ended.server, ended.python - began.python,
+                     ended.started - began.started)  # fmt: skip
+        cores = (ended.machine - began.machine) / seconds
+        return Drained(seconds, 0.0, cost, resident, cores, ended.started - began.started)
+
+    def _mark(self, workers: list[Link], number: int, deadline: float) -> Mark:
+        """The counters when that many handlers have started."""
+        while self._board.started < number:
+            time.sleep(LOOK_SECONDS)
+            if time.monotonic() > deadline:
+                raise AdapterError(f"only {self._board.started} of {number} started in time")
+        python = sum(link.cpu_seconds() for link in workers)
+        reading = self.server.read(self.conninfo)
+        return Mark(self._board.started, time.monotonic(), machine_seconds(), python, reading)
 
     def _wait(self, count: int, remaining: int, deadline: float) -> float:
         """Until that many handlers have started, then until their ends are recorded."""

@@ -141,6 +141,21 @@ def drain(lab: Lab, case: Case) -> dict[str, Any]:
         }
 
 
+def small_workers(lab: Lab, case: Case) -> dict[str, Any]:
+    """Many worker processes of few places each, on one queue."""
+    count = lab.size.commands(case)
+    with lab.trial(case) as trial:
+        trial.fill(count)
+        done = trial.steady([trial.process() for _ in range(case.options["workers"])], count)
+        return {
+            "rate": done.count / done.seconds,
+            "postgres_cores": done.cost["postgres_us"] * done.count / 1e6 / done.seconds,
+            "machine_cores": done.machine_cores,
+            "count": done.count,
+            **done.cost,
+        }
+
+
 def send_and_drain(lab: Lab, case: Case) -> dict[str, Any]:
     """What a command costs from its sending to its completion, with statements counted."""
     count = lab.size.commands(case)

@@ -17,8 +17,8 @@ ROOMS: dict[str, list[str]] = {
         "guides/errors.md", "sql-api.md",
     ],
     "Explanation": [
-        "guarantees.md", "lifecycle.md", "architecture.md", "performance.md", "glossary.md",
-        "adr/index.md",
+        "guarantees.md", "lifecycle.md", "architecture.md", "performance.md", "scaling.md",
+        "glossary.md", "adr/index.md",
     ],
     "Operating": ["runbook.md"],
     "Project": [],  # all of project/ and examples/

@@ -81,6 +81,8 @@ SETS = (
         TELEMETRY,
         is_new=True,
     ),
+    # No extras of ours: the programs in their guides.
+    Versions("flask-litestar", ("flask", "litestar"), ("tests/docs/test_framework_guides.py",)),
     Versions("fastapi-lowest", ("fastapi==0.128.0", "starlette", "uvicorn==0.35.0"), FASTAPI),
     Versions("fastapi-newest", ("fastapi", "starlette", "uvicorn"), FASTAPI, is_new=True),
 )  # fmt: skip

@@ -21,7 +21,10 @@ class Work:
 
 
 class AwaAdapter(Adapter):
-    """Settings: `workers`, `connections`, `queue` (more keys of its queue), `start` (options)."""
+    """Settings: `workers`, `connections`, `queue` (more keys of its queue), `start` (options).
+
+    For bulk sends: `ready` (arguments are made before), `sync` (by the call without asyncio).
+    """
 
     packages = ("awa-pg",)
     finished = (
@@ -36,6 +39,7 @@ class AwaAdapter(Adapter):
         await client.close()
 
     async def open(self) -> None:
+        self._ready: list[Work] = []
         self._client = awa.AsyncClient(
             self.dsn["url_with_host"], max_connections=self.settings.get("connections", 10)
         )
@@ -48,10 +52,16 @@ class AwaAdapter(Adapter):
         await self._client.close()
 
     async def bulk_send(self, count: int) -> None:
-        sent = await self._client.enqueue_many_copy(
-            [Work(**PAYLOAD) for _ in range(count)], queue="bench"
-        )
+        given = self._ready or [Work(**PAYLOAD) for _ in range(count)]
+        self._ready = []
+        if self.settings.get("sync"):
+            sent = self._client.enqueue_many_copy_sync(given, queue="bench")
+        else:
+            sent = await self._client.enqueue_many_copy(given, queue="bench")
         assert sent == count, sent
+
+    def make_ready(self, count: int) -> None:
+        self._ready = [Work(**PAYLOAD) for _ in range(count)]
 
     async def send(self) -> None:
         await self._client.insert(Work(**PAYLOAD), queue="bench")

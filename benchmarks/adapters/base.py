@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.metadata
 import json
 import mmap
@@ -35,7 +36,7 @@ PAYLOAD: dict[str, Any] = {
 
 #: Numbers that each worker process keeps: handlers started, first start, last start.
 TALLY_FIELDS = 3
-TALLY_SLOTS = 16
+TALLY_SLOTS = 24
 
 
 class Tally:
@@ -98,6 +99,10 @@ class Adapter(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close them."""
+
+    def make_ready(self, count: int) -> None:
+        """Make what the next bulk send is given; the time for it is not measured."""
+        raise NotImplementedError
 
     @abstractmethod
     async def bulk_send(self, count: int) -> None:
@@ -177,6 +182,9 @@ class Server:
         }
 
     async def _bulk_send(self, count: int) -> dict[str, Any]:
+        if self.adapter.settings.get("ready"):
+            self.adapter.make_ready(count)
+            gc.collect()
         began = time.monotonic()
         await self.adapter.bulk_send(count)
         return {"seconds": time.monotonic() - began}

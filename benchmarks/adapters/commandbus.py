@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: `settings` that are ours, not of commandbus.Settings.
 OWN = {
     "handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify", "random_ids",
-    "middleware",
+    "middleware", "ready",
 }  # fmt: skip
 
 
@@ -36,6 +36,7 @@ class CommandBusAdapter(Adapter):
 
     async def open(self) -> None:
         self._new_id = uuid4 if self.settings.get("random_ids") else new_id
+        self._ready: list[BatchCommand] = []
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}
         wanted = self.settings.get("middleware", False)
@@ -65,7 +66,12 @@ class CommandBusAdapter(Adapter):
         if self.settings.get("in_batch"):
             await self._bus.create_batch("bench", list(new_commands(count, self._new_id)))
         else:
-            await self._bus.send_many("bench", new_commands(count, self._new_id))
+            given = self._ready or new_commands(count, self._new_id)
+            self._ready = []
+            await self._bus.send_many("bench", given)
+
+    def make_ready(self, count: int) -> None:
+        self._ready = list(new_commands(count, self._new_id))
 
     async def send(self) -> None:
         await self._bus.send("bench", "Work", self._new_id(), PAYLOAD)

@@ -380,6 +380,8 @@ class DatabaseUnavailableError(DatabaseError):
     #: Whether the call may be repeated with the same ids, whatever has become of it: at worst the
     #: repeat raises DuplicateCommandError, and the call is done.
     may_repeat: bool = False
+    #: Whether it took longer than it may, on a server that answers: less at once may do.
+    took_long: bool = False
 
 
 class SchemaVersionError(DatabaseError):

@@ -13,6 +13,10 @@ class BrokerError(CommandBusError):
     """A broker cannot be reached, or did not confirm. Repeating is safe: commands run once."""
 
 
+class MessageRefusedError(BrokerError):
+    """A broker that answers will never take one of these messages: it is too large, for example."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransportMessage:
     """A message that was received and is not acknowledged yet."""
@@ -39,7 +43,8 @@ class Transport(Protocol):
     async def publish(self, queue: str, messages: Sequence[str]) -> None:
         """Return once the broker has confirmed all of them, else raise.
 
-        After an error any part of them may have arrived. What is missing there, a queue or a
+        After an error any part of them may have arrived. MessageRefusedError: the broker will never
+        take one of them. What is missing there, a queue or a
         stream, is made, also if somebody removed it since the last call.
         """
 

@@ -106,13 +106,14 @@ def test_several_processes_set_django_up_by_themselves(site: str, tmp_path: Path
     assert paid(site) == 1
 
 
+@pytest.mark.parametrize("how", ["loses_connection", "reads_only"])
 @pytest.mark.parametrize("kind", ["Pay", "Note"])
-def test_a_connection_that_is_cut_while_a_handler_works_costs_no_attempt(
-    site: str, tmp_path: Path, kind: str
+def test_a_connection_that_is_cut_or_reads_only_while_a_handler_works_costs_no_attempt(
+    site: str, tmp_path: Path, kind: str, how: str
 ) -> None:
     log = tmp_path / "log"
     with BlockingBus.connect(site) as bus, working(site, log, "-d", "shop"):
-        command_id = bus.send("shop", kind, new_id(), {"number": "1", "loses_connection": True})
+        command_id = bus.send("shop", kind, new_id(), {"number": "1", how: True})
         until_completed(site, command_id)
         assert state(site, command_id)[1] == 1, log.read_text()
         trail = bus.get_audit_trail("shop", command_id)

@@ -47,8 +47,8 @@ def test_enough_is_run_to_mean_something() -> None:
     assert len(run) >= 20
     # What is not run says why: a whole program, a pytest file, a server of its own.
     assert {block.path.name for block in PYTHON if not block.is_run} == {
-        "README.md", "brokers.md", "django.md", "embedded.md", "fastapi.md", "shards.md",
-        "sqlalchemy.md", "testing.md", "tutorial.md",
+        "README.md", "brokers.md", "django.md", "embedded.md", "fastapi.md", "flask.md",
+        "litestar.md", "shards.md", "sqlalchemy.md", "testing.md", "tutorial.md",
     }  # fmt: skip
 
 

@@ -100,14 +100,14 @@ class TestRabbitTransport(TransportConformance):
             yield transport
 
     async def purge(self, transport: Any, queue: str) -> None:
-        place = await transport._queue(transport.queue_name(queue))
+        place = await transport._queue("publish", transport.queue_name(queue))
         await place.purge()
 
     async def test_a_queue_that_somebody_deleted_is_made_again(
         self, transport: Any, queue: str
     ) -> None:
         await transport.publish(queue, ["{}"])
-        place = await transport._queue(transport.queue_name(queue))
+        place = await transport._queue("publish", transport.queue_name(queue))
         await place.delete(if_unused=False, if_empty=False)
         await transport.publish(queue, ['{"n": 2}'])
         found = await transport.receive(queue, quantity=2, lease_seconds=30)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,16 +20,21 @@ import pytest
 
 from commandbus import (
     CommandBus,
+    DatabaseError,
     Fail,
     InvalidSettingError,
     PermanentCommandError,
     RetryPolicy,
     TransientCommandError,
 )
-from commandbus.brokers import BrokerError, open_transport
+from commandbus.brokers import BrokerError, MessageRefusedError, open_transport
+from commandbus.cli.handover import _keys
+from commandbus.database.model import Outcome, OutcomeKind
 from commandbus.database.pgmq import RemoteQueue
 from commandbus.handover import OutsideCommand, OutsideWorker, UntrustedMessageError
+from commandbus.handover.carrier import Carrier
 from commandbus.handover.messages import check_keys, open_message, read_command, read_result, sign
+from commandbus.keys import Key
 from commandbus.outcomes import Discard, RetryAfter, Snooze
 from faults.brokers import Broker
 from tests.integration.test_brokers import nats_server  # noqa: F401  (a fixture)
@@ -329,6 +335,178 @@ async def test_what_the_broker_does_not_take_goes_back_without_an_attempt(
             found = await until_status(bus, DOMAIN, command_id, "COMPLETED")
             assert found.attempts == 1
     assert broker.refused == 3
+
+
+class Counting:
+    """A broker that is down for a while, and answers nothing then; and one that takes no x."""
+
+    name = "counting"
+
+    def __init__(self, real: RemoteQueue) -> None:
+        self._real = real
+        self.is_down = False
+        self.tries: list[int] = []
+
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
+        if queue == GIVEN:
+            self.tries.append(len(messages))
+        if self.is_down:
+            raise BrokerError("it is down")
+        if any("xxx" in message for message in messages):
+            raise MessageRefusedError("too large")
+        await self._real.publish(queue, messages)
+
+    async def receive(self, queue: str, **options: Any) -> Any:
+        if self.is_down:
+            raise BrokerError("it is down")
+        return await self._real.receive(queue, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+async def test_a_command_that_the_broker_refuses_is_parked_and_the_others_go_on(
+    bus: CommandBus, queue: RemoteQueue
+) -> None:
+    before = await sent(bus, 3)
+    (large,) = await sent(bus, 1, text="xxx")
+    after = await sent(bus, 4)
+    async with handing(bus, Counting(queue)):
+        found = await taken(queue, 7)
+        parked = await until_status(bus, DOMAIN, large, "IN_TROUBLESHOOTING_QUEUE")
+    assert {command.command_id for command in found} == {*before, *after}
+    assert parked.last_error_code == "NOT_HANDED_OVER"
+    (item,) = (await bus.troubleshooting.page(DOMAIN)).items
+    assert "too large" in str(item)
+
+
+async def test_nothing_is_leased_while_the_broker_is_down(
+    bus: CommandBus, queue: RemoteQueue, dsn: str
+) -> None:
+    ids = await sent(bus, 8)
+    broker = Counting(queue)
+    broker.is_down = True
+    async with handing(bus, broker):
+        await until(lambda: broker.tries, "a try")
+        await asyncio.sleep(1.5)  # more tries would have come by now
+        assert broker.tries == [8]
+        broker.is_down = False
+        found = await taken(queue, 8)
+    assert {command.command_id for command in found} == set(ids)
+    # Half of them first, then more again.
+    assert broker.tries[:3] == [8, 4, 4]
+
+
+async def test_a_result_of_a_former_lease_frees_no_place(
+    bus: CommandBus, queue: RemoteQueue
+) -> None:
+    carrier = Carrier(bus._store, queue, DOMAIN, Key(KEY), 60, 1, counts_lapses=False)
+    command_id = uuid4()
+    carrier._open = {command_id: 7}
+    carrier.forget([(command_id, 6), (uuid4(), 7)])
+    assert carrier._open == {command_id: 7}
+    carrier.forget([(command_id, 7)])
+    assert carrier._open == {}
+
+
+async def test_a_result_that_the_database_refuses_does_not_keep_the_others(
+    bus: CommandBus, queue: RemoteQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await sent(bus, 5)
+    bad = ids[2]
+    real = bus._store.settle
+    sizes: list[int] = []
+
+    async def settle(domain: str, outcomes: Sequence[Outcome], **more: Any) -> set[UUID]:
+        sizes.append(len(outcomes))
+        if any(
+            each.lease.command_id == bad and each.kind is OutcomeKind.COMPLETE for each in outcomes
+        ):
+            raise DatabaseError("PostgreSQL refused (22P05)")
+        return await real(domain, outcomes, **more)
+
+    monkeypatch.setattr(bus._store, "settle", settle)
+    async with handing(bus, queue):
+        commands = await taken(queue, 5)
+        texts = [
+            sign(
+                {
+                    "kind": "result", "domain": DOMAIN, "command_id": str(each.command_id),
+                    "lease": each.lease, "outcome": "completed",
+                },
+                KEY,
+            )
+            for each in commands
+        ]  # fmt: skip
+        await queue.publish(RESULTS, texts)
+        for command_id in ids:
+            wanted = "IN_TROUBLESHOOTING_QUEUE" if command_id == bad else "COMPLETED"
+            found = await until_status(bus, DOMAIN, command_id, wanted)
+            if command_id == bad:
+                assert found.last_error_code == "RESULT_INVALID"
+        # None of them comes again.
+        assert await queue.receive(RESULTS, quantity=5, lease_seconds=1) == []
+    assert 5 in sizes
+
+
+async def test_a_copy_of_a_command_is_not_done_while_it_is_done_or_after(
+    bus: CommandBus, queue: RemoteQueue
+) -> None:
+    began: list[UUID] = []
+    may_end = asyncio.Event()
+
+    async def work(command: OutsideCommand) -> None:
+        began.append(command.command_id)
+        await may_end.wait()
+
+    (command_id,) = await sent(bus)
+    async with handing(bus, queue):
+        await until(lambda: _texts(queue), "a command")
+        (message,) = await queue.receive(GIVEN, quantity=1, lease_seconds=1)
+        worker = OutsideWorker(DOMAIN, work, queue, keys=KEY)
+        async with running(worker.run()):
+            await until(lambda: began, "it is done")
+            # As a broker does after its own lease, whatever signs of life there were.
+            await queue.publish(GIVEN, [message.text, message.text])
+            await until(lambda: _is_empty(queue), "copies are acknowledged")
+            may_end.set()
+            await until_status(bus, DOMAIN, command_id, "COMPLETED")
+            await queue.publish(GIVEN, [message.text])
+            await until(lambda: _is_empty(queue), "a late copy is acknowledged too")
+    assert began == [command_id]
+    assert worker.done == 1
+
+
+async def _count(queue: RemoteQueue) -> int:
+    async with queue._pool.connection() as conn:
+        cursor = await conn.execute("select to_regclass('pgmq.q_edge__handover')")
+        if await cursor.fetchone() == (None,):
+            return 0
+        cursor = await conn.execute("select count(*) from pgmq.q_edge__handover where vt <= now()")
+        row = await cursor.fetchone()
+        return int(row[0])
+
+
+async def _texts(queue: RemoteQueue) -> bool:
+    return await _count(queue) > 0
+
+
+async def _is_empty(queue: RemoteQueue) -> bool:
+    return await _count(queue) == 0
+
+
+def test_the_command_line_believes_the_former_key_and_makes_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(tmp_path))
+    monkeypatch.delenv("COMMANDBUS_HANDOVER_KEY", raising=False)
+    with pytest.raises(InvalidSettingError, match="COMMANDBUS_HANDOVER_KEY"):
+        _keys()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("COMMANDBUS_HANDOVER_KEY", KEY.decode())
+    assert _keys() == [KEY]
+    monkeypatch.setenv("COMMANDBUS_HANDOVER_FORMER_KEY", OTHER.decode())
+    assert _keys() == [KEY, OTHER]
 
 
 async def test_no_more_tasks_are_open_than_allowed_who_takes_their_results(

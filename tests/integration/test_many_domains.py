@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus import CommandBus, CommandStatus, Settings
+from commandbus import BatchCommand, CommandBus, CommandStatus, Settings
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.worker import shared as shared_module
 from tests.integration.test_opening import sessions_of
@@ -165,3 +165,33 @@ async def _work(command: Any, ctx: Any) -> None:
 def _are_idle(bus: CommandBus) -> bool:
     members: Any = bus._workers.shared._members
     return all(member.receiver.is_idle for member in members)
+
+
+async def test_a_flood_in_one_domain_leaves_the_others_of_the_process_their_share(
+    dsn: str,
+) -> None:
+    # Domains share the event loop and the connections of a process, not places or turns: each asks
+    # for commands, runs and commits by itself.
+    flood, done = 3_000, 0
+    settings = Settings(worker_pool_size=6)
+    async with CommandBus.connect(dsn, settings=settings) as bus:
+
+        @bus.handler("busy", "Work")
+        async def work(command: Any, ctx: Any) -> None:
+            nonlocal done
+            done += 1
+
+        bus.register_handler("quiet", "Work", _work)
+        await bus.send_many("busy", [BatchCommand("Work", uuid4(), {}) for _ in range(flood)])
+        tasks = [asyncio.create_task(bus.run_worker("busy", concurrency=100))]
+        tasks.append(asyncio.create_task(bus.run_worker("quiet", concurrency=1)))
+        served = 0
+        while done < flood:
+            command_id = uuid4()
+            await bus.send("quiet", "Work", command_id, {})
+            await until_status(bus, "quiet", command_id, CommandStatus.COMPLETED)
+            served += done < flood
+        # Behind the flood there would be one at most.
+        assert served >= 5
+        await bus.stop()
+        await asyncio.gather(*tasks)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import psycopg
 import pytest
 
 from commandbus.bus import CommandBus
@@ -15,7 +16,7 @@ from commandbus.handlers.router import Handlers
 from commandbus.models import Command, ReplyOutcome
 from commandbus.names import new_id
 from commandbus.settings import Settings
-from commandbus.shards import ShardedBus, ShardMap
+from commandbus.shards import ShardedBus, ShardMap, doors
 
 pytestmark = pytest.mark.postgres
 
@@ -92,3 +93,81 @@ async def test_sharded_bus_refuses_unknown_shards_and_use_after_its_end(
             await bus.shard("three")
     with pytest.raises(InvalidOperationError, match="closed"):
         await bus.on("mail")
+
+
+async def test_all_who_need_a_silent_shard_wait_for_the_same_attempt(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharded(dsn, empty_dsn) as bus:
+        attempts = 0
+        gone = asyncio.Event()
+
+        async def begin(name: str, stack: object) -> CommandBus:
+            nonlocal attempts
+            attempts += 1
+            await gone.wait()
+            raise DatabaseUnavailableError(f"shard {name!r}: silent")
+
+        monkeypatch.setattr(bus, "_begin", begin)
+        calls = [asyncio.create_task(bus.on("lost")) for _ in range(50)]
+        while not attempts:
+            await asyncio.sleep(0)
+        # Who gives up leaves it to the others.
+        calls[0].cancel()
+        seen = await bus.everywhere(lambda shard: shard.troubleshooting.counts(), deadline=0.05)
+        assert set(seen.missing) == {"one", "two", "down"}
+        gone.set()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert all(isinstance(each, DatabaseUnavailableError) for each in results[1:])
+        # For a moment it is not even tried; then it is.
+        with pytest.raises(DatabaseUnavailableError, match="silent"):
+            await bus.on("lost")
+        assert attempts == 3  # each shard once
+        monkeypatch.setattr(doors, "SHUT_SECONDS", 0.0)
+        bus._doors._shut.clear()
+        for number in (4, 5):
+            with pytest.raises(DatabaseUnavailableError, match="silent"):
+                await bus.on("lost")
+            assert attempts == number
+
+
+async def test_a_bus_that_is_closed_leaves_no_attempt_behind(dsn: str, empty_dsn: str) -> None:
+    async with sharded(dsn, empty_dsn) as bus:
+        call = asyncio.create_task(bus.on("mail"))
+        while not bus._doors._tasks:
+            await asyncio.sleep(0)
+    assert not bus._doors._tasks
+    assert not bus._doors.open
+    with pytest.raises(InvalidOperationError, match="was closed"):
+        await call
+    with pytest.raises(InvalidOperationError, match="closed"):
+        await bus.everywhere(lambda shard: shard.troubleshooting.counts())
+
+
+@pytest.mark.parametrize("what", ["map", "schema", "grant"])
+async def test_a_shard_that_refuses_is_missing_and_the_others_answer(
+    dsn: str, empty_dsn: str, what: str
+) -> None:
+    async with sharded(dsn, empty_dsn) as bus:
+        await (await bus.on("payments")).send("payments", "Ask", new_id(), {})
+        await (await bus.on("mail")).send("mail", "Ask", new_id(), {})
+        async with await psycopg.AsyncConnection.connect(empty_dsn, autocommit=True) as conn:
+            if what == "map":
+                await conn.execute("update commandbus.command_bus_shard set shard = 'other'")
+            elif what == "schema":
+                await conn.execute("update commandbus.command_bus_migration set version = 9999"
+                                   " where version = 1")  # fmt: skip
+
+        async def read(shard: CommandBus) -> int:
+            if what == "grant" and bus.name_of(shard) == "two":
+                async with shard._store.gateway.transaction() as session:
+                    await session.rows("set local role pg_monitor")
+                    await session.rows("select * from {schema}.command_bus_command")
+            return len((await shard.search.commands()).items)
+
+        async with sharded(dsn, empty_dsn) as again:
+            seen = await (bus if what == "grant" else again).everywhere(read)
+    assert seen.found == {"one": 1}
+    said = {"map": "exchanged", "schema": "version", "grant": "permission denied"}[what]
+    assert said in seen.missing["two"]

@@ -72,6 +72,8 @@ class StubStore:
     def own_transactions(self) -> StubStore:
         return self
 
+    def leave_reader(self, driver: object, error: BaseException) -> None: ...
+
     def is_lost(self, driver: object, error: BaseException) -> bool:
         return False
 

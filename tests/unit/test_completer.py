@@ -137,6 +137,31 @@ async def test_the_pauses_of_a_database_that_is_away_grow_to_two_seconds(
     assert len(pauses) == 12
 
 
+async def test_a_group_that_takes_too_long_is_halved_until_it_does_not(bench: Bench) -> None:
+    real = bench.store.settle
+    tried: list[int] = []
+
+    async def settle(domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        tried.append(len(outcomes))
+        if len(outcomes) > 100:
+            error = DatabaseUnavailableError("57014")
+            error.took_long = True
+            raise error
+        return await real(domain, outcomes)
+
+    bench.completer.store = SimpleNamespace(settle=settle)
+    outcomes = bench.put(400)
+    await bench.completer.drained()
+    assert tried == [400, 200, 100, 100, 200, 100, 100]
+    assert bench.ended == [outcome.lease for outcome in outcomes]
+    # The next ones begin small, and grow again.
+    tried.clear()
+    bench.put(300)
+    await bench.completer.drained()
+    assert max(tried) < 200
+    assert sum(size for size in tried if size <= 100) == 300
+
+
 async def test_a_group_is_repeated_as_it_is_while_the_database_is_away(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,9 @@ import pytest
 from psycopg import errors as pg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from commandbus.database.connections import PoolEmptyError
+from commandbus.database import hosts
+from commandbus.database.connections import OutageError, PoolEmptyError
+from commandbus.database.hosts import Host, all_failed
 from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.database.sqlstate import translate, translated, unavailable
 from commandbus.errors import (
@@ -160,6 +162,54 @@ def test_a_wrong_password_says_to_check_the_password() -> None:
     error = unavailable(psycopg.OperationalError("fe_sendauth: no password supplied"))
     assert "check the user and the password" in str(error)
     assert "check that the server runs" in str(unavailable(psycopg.OperationalError("refused")))
+
+
+def _failed(*reasons: str) -> psycopg.OperationalError:
+    return all_failed(
+        [(Host(f"db{n}", None, None), psycopg.OperationalError(r)) for n, r in enumerate(reasons)]
+    )
+
+
+REFUSED = 'connection to server at "10.0.0.1", port 5432 failed: Connection refused'
+NO_RULE = 'connection to server at "10.0.0.2", port 5432 failed: FATAL:  no pg_hba.conf entry for x'
+NO_PASSWORD = 'connection to server at "10.0.0.3", port 5432 failed: FATAL:  password authentication failed for user "a"'  # noqa: E501
+OF_DRIVER = "Multiple connection attempts failed. All failures were:"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_temporary"),
+    [
+        (_failed(REFUSED, NO_RULE), True),
+        (_failed(NO_RULE, REFUSED), True),
+        (_failed(REFUSED, NO_PASSWORD), True),
+        (_failed(NO_RULE, NO_PASSWORD), False),
+        (_failed(NO_PASSWORD, NO_PASSWORD), False),
+        # The driver has tried the addresses of one name, libpq the servers of a service.
+        (_failed(NO_RULE, f"{NO_RULE}\n{OF_DRIVER}\n- db: {REFUSED}\n- db: {NO_RULE}"), True),
+        (psycopg.OperationalError(f"{NO_RULE}\n{OF_DRIVER}\n- {REFUSED}\n- {NO_RULE}"), True),
+        (psycopg.OperationalError(f"{NO_RULE}\n{OF_DRIVER}\n- {NO_RULE}\n- {NO_RULE}"), False),
+        (psycopg.OperationalError(f"{REFUSED}\n{NO_RULE}"), True),
+        (psycopg.OperationalError(f"{NO_RULE}\n{NO_RULE}, no encryption"), False),
+        (psycopg.OperationalError(NO_RULE), False),
+        (psycopg.OperationalError(REFUSED), True),
+    ],
+)
+def test_an_outage_lasts_only_if_no_server_may_come_back(
+    error: psycopg.Error, is_temporary: bool
+) -> None:
+    assert unavailable(error).is_temporary is is_temporary
+
+
+def test_a_pool_without_a_connection_judges_each_server_too(monkeypatch: Any) -> None:
+    monkeypatch.setattr(hosts, "_failures", {})
+    hosts.note_failure("host=a,b", _failed(REFUSED, NO_RULE))
+    why = hosts.failure_since("host=a,b", 0.0)
+    assert why is not None
+    found = caught(OutageError(why))
+    assert isinstance(found, DatabaseUnavailableError)
+    assert found.is_temporary
+    assert "none of 2 servers" in str(found)
+    assert hosts.failure_since("host=c", 0.0) is None
 
 
 @pytest.mark.parametrize(

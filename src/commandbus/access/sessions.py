@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
@@ -52,6 +52,13 @@ _LIST: LiteralString = (
     + " from {schema}.command_bus_console_session s where s.user_id = %s and s.ended_at is null"
     " and s.expires_at > now() and s.last_seen_at > now() - cast(%s as interval)"
     " order by s.created_at desc limit %s"
+)
+_FIND_MANY: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + " from {schema}.command_bus_console_session s where s.session_id = any(%s)"
+    " and s.ended_at is null and s.expires_at > clock_timestamp()"
+    " and s.last_seen_at > clock_timestamp() - cast(%s as interval)"
 )
 _NOTE_ACTION: LiteralString = "select {schema}.note_console_action(%s, %s, cast(%s as jsonb))"
 _NOTE_REFUSAL: LiteralString = "select {schema}.note_console_refusal(%s, %s, cast(%s as jsonb))"
@@ -102,6 +109,12 @@ class ConsoleSessions:
         """The session of a cookie, if it goes on. `is_used`: it is not idle now."""
         params = (self._hash(secret), IDLE, is_used)
         return await self._store.gateway.row(_USE, params, into=ConsoleSession)
+
+    async def find_many(self, session_ids: Collection[UUID]) -> dict[UUID, ConsoleSession]:
+        """Those of these sessions that go on, by id; none of them is used by that."""
+        params = (sorted(session_ids), IDLE)
+        found = await self._store.gateway.rows(_FIND_MANY, params, into=ConsoleSession)
+        return {each.session_id: each for each in found}
 
     async def prove(self, session_id: UUID) -> None:
         """The token was given again."""

@@ -5,6 +5,12 @@ Each adapter is imported only when it is opened, so that naming this package loa
 """
 
 from commandbus.brokers.opening import open_transport
-from commandbus.transport import BrokerError, Transport, TransportMessage
+from commandbus.transport import BrokerError, MessageRefusedError, Transport, TransportMessage
 
-__all__ = ["BrokerError", "Transport", "TransportMessage", "open_transport"]
+__all__ = [
+    "BrokerError",
+    "MessageRefusedError",
+    "Transport",
+    "TransportMessage",
+    "open_transport",
+]

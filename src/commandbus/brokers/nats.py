@@ -20,7 +20,7 @@ from commandbus.errors import InvalidInputError
 from commandbus.extras import extra
 from commandbus.names import physical_queue
 from commandbus.privacy.redaction import redact_text
-from commandbus.transport import BrokerError, TransportMessage
+from commandbus.transport import BrokerError, MessageRefusedError, TransportMessage
 
 with extra("nats", "a queue on NATS JetStream"):
     from nats import errors as nats_errors
@@ -152,6 +152,8 @@ class NatsTransport:
                 self._known.discard(subject)
                 if is_again:
                     raise _broken("NATS has no stream for it", error) from None
+            except nats_errors.MaxPayloadError as error:
+                raise MessageRefusedError(_text("NATS refuses it", error)) from None
             except (nats_errors.Error, TimeoutError, OSError) as error:
                 raise _broken("NATS did not confirm", error) from None
 
@@ -208,4 +210,8 @@ def _stream_name(subject: str) -> str:
 
 
 def _broken(what: str, error: BaseException) -> BrokerError:
-    return BrokerError(f"{what}: {redact_text(str(error) or type(error).__name__)}")
+    return BrokerError(_text(what, error))
+
+
+def _text(what: str, error: BaseException) -> str:
+    return f"{what}: {redact_text(str(error) or type(error).__name__)}"

@@ -11,10 +11,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
 from commandbus.extras import extra
 from commandbus.privacy.redaction import redact_text
-from commandbus.transport import BrokerError, TransportMessage
+from commandbus.transport import BrokerError, MessageRefusedError, TransportMessage
 
 with extra("rabbitmq", "a queue on RabbitMQ"):
     import aio_pika
@@ -26,6 +27,7 @@ with extra("rabbitmq", "a queue on RabbitMQ"):
         AbstractQueue,
     )
 
+_Use = Literal["publish", "receive"]
 _ERRORS = (exceptions.AMQPError, OSError, TimeoutError, RuntimeError, asyncio.InvalidStateError)
 
 
@@ -37,8 +39,10 @@ class RabbitTransport:
         self._url = url
         self._seconds = timeout_seconds
         self._connection: AbstractConnection | None = None
-        self._channel: AbstractChannel | None = None
-        self._queues: dict[str, AbstractQueue] = {}
+        #: One to publish, one to receive: what is leased belongs to its channel, and must not come
+        #: again because something else was not confirmed.
+        self._channels: dict[_Use, AbstractChannel] = {}
+        self._queues: dict[tuple[_Use, str], AbstractQueue] = {}
         #: What is with us, by its token: the message and when its lease is over.
         self._leased: dict[str, tuple[AbstractIncomingMessage, float]] = {}
         self._opened = 0
@@ -53,7 +57,7 @@ class RabbitTransport:
         transport = cls(url, name=name, timeout_seconds=timeout_seconds)
         try:
             try:
-                _ = await transport._open()
+                _ = await transport._open("publish")
             except _ERRORS as error:
                 raise _broken("RabbitMQ cannot be reached", error) from None
             yield transport
@@ -62,7 +66,8 @@ class RabbitTransport:
 
     async def close(self) -> None:
         """End the connection; what is leased comes again, to somebody else."""
-        connection, self._connection, self._channel = self._connection, None, None
+        connection, self._connection = self._connection, None
+        self._channels.clear()
         self._queues.clear()
         self._leased.clear()
         if connection is not None:
@@ -86,7 +91,7 @@ class RabbitTransport:
         """Lease some, oldest first."""
         found: list[TransportMessage] = []
         try:
-            place = await self._queue(self.queue_name(queue))
+            place = await self._queue("receive", self.queue_name(queue))
             await self._give_back()
             while len(found) < quantity:
                 message = await place.get(no_ack=False, fail=False, timeout=self._seconds)
@@ -96,7 +101,7 @@ class RabbitTransport:
                 self._leased[token] = (message, time.monotonic() + lease_seconds)
                 found.append(TransportMessage(token, message.body.decode(errors="replace")))
         except _ERRORS as error:
-            await self.close()
+            await self._drop("receive")
             raise _broken("RabbitMQ did not answer", error) from None
         return found
 
@@ -108,7 +113,7 @@ class RabbitTransport:
                 if leased is not None:
                     await leased[0].ack()
         except _ERRORS as error:
-            await self.close()
+            await self._drop("receive")
             raise _broken("RabbitMQ did not take an acknowledgement", error) from None
 
     async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
@@ -119,37 +124,60 @@ class RabbitTransport:
 
     # -- inside
 
-    async def _open(self) -> AbstractChannel:
+    async def _open(self, use: _Use) -> AbstractChannel:
         async with self._opening:
-            if self._channel is not None and not self._channel.is_closed:
-                return self._channel
-            await self.close()
-            self._connection = await aio_pika.connect(self._url, timeout=self._seconds)
-            self._channel = await self._connection.channel(
+            channel = self._channels.get(use)
+            if channel is not None and not channel.is_closed:
+                return channel
+            if self._connection is None or self._connection.is_closed:
+                await self.close()
+                self._connection = await aio_pika.connect(self._url, timeout=self._seconds)
+            self._forget(use)
+            channel = self._channels[use] = await self._connection.channel(
                 publisher_confirms=True, on_return_raises=True
             )
             self._opened += 1
-            return self._channel
+            return channel
 
-    async def _queue(self, name: str) -> AbstractQueue:
-        channel = await self._open()
-        if name not in self._queues:
-            self._queues[name] = await channel.declare_queue(
+    def _forget(self, use: _Use) -> AbstractChannel | None:
+        """A channel has ended, and what belonged to it."""
+        for each in [each for each in self._queues if each[0] == use]:
+            del self._queues[each]
+        if use == "receive":
+            self._leased.clear()
+        return self._channels.pop(use, None)
+
+    async def _drop(self, use: _Use) -> None:
+        """Give up one channel; the next call opens another."""
+        channel = self._forget(use)
+        if self._connection is None or self._connection.is_closed:
+            await self.close()
+        elif channel is not None:
+            try:
+                await asyncio.wait_for(channel.close(), self._seconds)
+            except _ERRORS:
+                await self.close()  # it does not even take that
+
+    async def _queue(self, use: _Use, name: str) -> AbstractQueue:
+        channel = await self._open(use)
+        if (use, name) not in self._queues:
+            self._queues[use, name] = await channel.declare_queue(
                 name, durable=True, arguments={"x-queue-type": "quorum"}, timeout=self._seconds
             )
-        return self._queues[name]
+        return self._queues[use, name]
 
     async def _give_back(self) -> None:
         now = time.monotonic()
         for token in [token for token, (_, ends) in self._leased.items() if ends <= now]:
-            message, _ = self._leased.pop(token)
-            await message.nack(requeue=True)
+            # Another queue of this transport may have done it meanwhile.
+            if (leased := self._leased.pop(token, None)) is not None:
+                await leased[0].nack(requeue=True)
 
     async def _publish(self, name: str, texts: Sequence[str]) -> None:
         for is_again in (False, True):
             try:
-                await self._queue(name)
-                exchange = (await self._open()).default_exchange
+                await self._queue("publish", name)
+                exchange = (await self._open("publish")).default_exchange
                 confirms = await asyncio.gather(
                     *(
                         exchange.publish(
@@ -172,13 +200,21 @@ class RabbitTransport:
                 return
             except exceptions.PublishError as error:
                 # It came back: somebody removed the queue.
-                self._queues.pop(name, None)
+                self._queues.pop(("publish", name), None)
                 if is_again:
                     raise _broken("RabbitMQ has no queue for it", error) from None
+            except exceptions.ChannelPreconditionFailed as error:
+                # What it says of a message that is larger than max_message_size.
+                await self._drop("publish")
+                raise MessageRefusedError(_text("RabbitMQ refuses it", error)) from None
             except (*_ERRORS, exceptions.DeliveryError) as error:
-                await self.close()
+                await self._drop("publish")
                 raise _broken("RabbitMQ did not confirm", error) from None
 
 
 def _broken(what: str, error: BaseException) -> BrokerError:
-    return BrokerError(f"{what}: {redact_text(str(error) or type(error).__name__)}")
+    return BrokerError(_text(what, error))
+
+
+def _text(what: str, error: BaseException) -> str:
+    return f"{what}: {redact_text(str(error) or type(error).__name__)}"

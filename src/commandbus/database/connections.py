@@ -24,8 +24,9 @@ from commandbus.database.deadlines import (
     Limit,
     watch_here,
 )
-from commandbus.database.hosts import failure_since, guarded, hosts_of
+from commandbus.database.hosts import NoServerError, failure_since, guarded, hosts_of
 from commandbus.database.own_connections import OurConnection
+from commandbus.database.read_only import note_server, reads_only
 from commandbus.database.sessions import (
     OurBlockingCursor,
     OurCursor,
@@ -229,6 +230,10 @@ def _probe(pool: AsyncPool) -> asyncio.Future[None]:
 class OutageError(PoolTimeout):
     """A pool has no connection because none can be made."""
 
+    def __init__(self, why: NoServerError) -> None:
+        super().__init__(str(why))
+        self.reasons = why.reasons
+
 
 class borrowed:  # noqa: N801  (used like a function)
     """A connection of a pool for a block; if none comes, the error says why.
@@ -264,9 +269,11 @@ class borrowed:  # noqa: N801  (used like a function)
             watch_here().remove(self._guest)
         elif self._is_patient and isinstance(conn, OurConnection) and conn.limit is not None:
             conn.limit = Limit(conn.limit.seconds)
-        if isinstance(error[1], psycopg.errors.ReadOnlySqlTransaction) and conn is not None:
-            # The server only reads by now: the next connection is to be to another one.
+        if conn is not None and reads_only(error[1]):
+            # The server only reads by now, and the idle ones are to it too: the next connection is
+            # to be to another one.
             await conn.close()
+            _drain(self._pool)
         late = None if error[1] is None else DeadlineError.of(self._guest or conn, error[1])
         handled = await self._context.__aexit__(*error)
         if late is not None:
@@ -300,9 +307,10 @@ def _welcome(conn: psycopg.AsyncConnection[Any], pool: AsyncPool, is_patient: bo
 
 
 def _drain(pool: AsyncPool) -> None:
-    """The idle connections of an application's pool go to the same server: replace them.
+    """The idle connections of a pool go to the same server: replace them.
 
-    Those of ours are watched, and were closed with the one that waited.
+    Not needed for pools of ours if the server is silent: they are watched, and were closed with the
+    one that waited.
     """
 
     async def drain() -> None:
@@ -330,8 +338,12 @@ async def run(conn: psycopg.AsyncConnection[Any], statement: Statement, params: 
     elif conn.begins_itself:
         return await run_in_transaction(conn, statement.psycopg, params)
     cursor = OurCursor(conn)
-    await cursor.execute(statement.psycopg, params, prepare=True)
-    return await rows_of(cursor)
+    try:
+        await cursor.execute(statement.psycopg, params, prepare=True)
+        return await rows_of(cursor)
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        note_server(error, conn.info)
+        raise
 
 
 def has_timeout(conn: psycopg.AsyncConnection[Any]) -> bool:
@@ -357,15 +369,23 @@ async def fetch(
 ) -> list[Row]:
     """Run a query that is seldom run, so that preparing it would not pay; give its rows."""
     cursor = OurCursor(conn)
-    await cursor.execute(query, params or None)
-    return await rows_of(cursor)
+    try:
+        await cursor.execute(query, params or None)
+        return await rows_of(cursor)
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        note_server(error, conn.info)
+        raise
 
 
 def run_blocking(conn: psycopg.Connection[Any], statement: Statement, params: Row) -> list[Row]:
     """The same on a connection that is not asynchronous."""
     with OurBlockingCursor(conn) as cursor:
-        cursor.execute(statement.psycopg, params)
-        return cursor.fetchall()
+        try:
+            cursor.execute(statement.psycopg, params)
+            return cursor.fetchall()
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            note_server(error, conn.info)
+            raise
 
 
 async def _resolve(value: Any) -> Any:

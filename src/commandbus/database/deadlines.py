@@ -23,6 +23,7 @@ import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -37,6 +38,12 @@ from commandbus.database.hosts import note_silence
 TICK_SECONDS = 0.25
 #: Seconds that a server has to answer, unless a setting says otherwise.
 DEADLINE_SECONDS = 10.0
+#: Connections to a server that gives signs of life are left after the deadline, a few in
+#: this time; then after twice the deadline, four times, and so on. What is left there may wait on:
+#: a commit for a standby that is gone waits for ever, and so would that of each new connection.
+LEFT_AT_ONCE = 5
+LEFT_SECONDS = 300.0
+MOST_TIMES = 32
 #: Asks a server whether it takes encrypted connections: it answers with one letter, to anybody.
 _SIGN_OF_LIFE = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 
@@ -187,8 +194,9 @@ class Watch:
         if self._ticks - self._alive_at.get(peer, -limit.looks) <= since_half:
             if limit.is_patient:
                 conn.looks = 0  # asked again, after the same time
-            elif conn.looks > limit.looks:
-                why = f"no answer of {peer} in {limit.seconds:g} s"
+            elif conn.looks > limit.looks * (times := times_for(peer)):
+                why = f"no answer of {peer} in {limit.seconds * times:g} s"
+                _note_left(peer)
                 _log.warning("%s; the connection is closed, and another takes its place", why)
                 cut(conn, why)
             return
@@ -249,6 +257,22 @@ def watch_here() -> Watch:
     if found is None:
         found = _watches[loop] = Watch()
     return found
+
+
+#: When connections to servers were left that gave signs of life.
+_left_at: dict[Peer, deque[float]] = {}
+
+
+def times_for(peer: Peer) -> int:
+    """How many times the deadline a statement waits for a server that gives signs of life."""
+    left_at = _left_at.get(peer, deque())
+    while left_at and left_at[0] < time.monotonic() - LEFT_SECONDS:
+        left_at.popleft()
+    return min(MOST_TIMES, 1 << len(left_at) // LEFT_AT_ONCE)
+
+
+def _note_left(peer: Peer) -> None:
+    _left_at.setdefault(peer, deque()).append(time.monotonic())
 
 
 class Guest:
@@ -331,7 +355,7 @@ def limited(gen: Generator[Any, Any, Any], conn: Watched) -> Generator[Any, Any,
                     raise _left(conn, limit, ", and none to a new connection")
                 if limit.is_patient:
                     begun, is_alive = time.monotonic(), False  # asked again, after the same time
-            elif not ready and waited >= limit.seconds:
+            elif not ready and waited >= limit.seconds and _may_leave(conn, limit, waited):
                 raise _left(conn, limit, "")
             wanted = gen.send(ready)
     except StopIteration as end:
@@ -346,6 +370,16 @@ def _gives_sign(conn: Watched, seconds: float) -> bool:
         return True  # the answer itself has come meanwhile
     note_silence(str(peer))
     return False
+
+
+def _may_leave(conn: Watched, limit: Limit, waited: float) -> bool:
+    peer = peer_of(conn)
+    if peer is None:
+        return True
+    if waited < limit.seconds * times_for(peer):
+        return False
+    _note_left(peer)
+    return True
 
 
 def _left(conn: Watched, limit: Limit, more: str) -> DeadlineError:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, LiteralString
 from uuid import UUID
 
+import psycopg
+
 from commandbus.database import encoding
 from commandbus.database.connections import Row, Statement, run_blocking
 from commandbus.database.deadlines import Limit
@@ -54,7 +56,11 @@ class PostgresExtender:
             # A little longer than the server has, and less than a lease.
             self._conn.limit = Limit(self._timeout_seconds + SPARE_SECONDS)
             prepare_blocking(self._conn, self._timeout_seconds)
-        return run_blocking(self._conn, statement, params)
+        try:
+            return run_blocking(self._conn, statement, params)
+        except psycopg.errors.ReadOnlySqlTransaction:
+            self.close()  # the next one is to a server that accepts writes
+            raise
 
     def close(self) -> None:
         if self._conn is not None:

@@ -16,12 +16,13 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from commandbus.database.connections import Statement, fetch, run_blocking
+from commandbus.database.read_only import READ_ONLY, reads_only, states_of
 from commandbus.database.sessions import Row
 from commandbus.errors import InvalidInputError
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-#: SQLSTATEs of a connection that is no more: cut, or ended by the server.
-_CUT = ("08", "57P01", "57P02", "57P03", "57P05")
+#: SQLSTATEs of a connection that is no more: cut, ended by the server, or to one that only reads.
+_CUT = ("08", "57P01", "57P02", "57P03", "57P05", READ_ONLY)
 
 
 async def run_on_foreign(
@@ -252,16 +253,13 @@ async def driver_beneath(conn: Any) -> Any:
 
 
 def is_lost(driver: Any, error: BaseException) -> bool:
-    """Whether this connection of a driver was cut: not if the application closed it itself."""
+    """Whether this connection of a driver was cut: not if the application closed it itself.
+
+    One to a server that only reads by now counts as cut.
+    """
     if isinstance(driver, psycopg.AsyncConnection | psycopg.Connection):
-        return driver.broken
+        return driver.broken or reads_only(error)
     with suppress(Exception):  # a proxy of a pool that has it back
         if driver.is_closed():
             return True
-    seen: BaseException | None = error
-    while seen is not None:
-        state = getattr(seen, "sqlstate", None)
-        if isinstance(state, str) and state.startswith(_CUT):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(state.startswith(_CUT) for state in states_of(error))

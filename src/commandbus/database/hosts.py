@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ _VARIABLES = {
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
 
+#: What comes before the reasons in an error of the driver, and before each in one of libpq.
+_OF_DRIVER = "Multiple connection attempts failed. All failures were:"
+_OF_LIBPQ = re.compile(r"\n(?=connection to server )")
+
 #: Until when a server goes last, by its address and port.
 _silent_until: dict[str, float] = {}
 #: The server that was good last, for each list of hosts.
@@ -47,7 +52,7 @@ _asked_at: dict[Host, float] = {}
 #: Where a server with a name was found last.
 _addresses: dict[Host, str] = {}
 #: When and why no connection could be made, by the text of the address.
-_failures: dict[str, tuple[float, str]] = {}
+_failures: dict[str, tuple[float, str, tuple[str, ...]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +162,34 @@ def note_silence(address: str) -> None:
     _silent_until[address] = time.monotonic() + SILENCE_SECONDS
 
 
-def all_failed(errors: Sequence[tuple[Host, psycopg.Error]]) -> psycopg.OperationalError:
+class NoServerError(psycopg.OperationalError):
+    """None of several servers takes a connection."""
+
+    #: Why not, one for each server.
+    reasons: tuple[str, ...] = ()
+
+
+def all_failed(errors: Sequence[tuple[Host, psycopg.Error]]) -> NoServerError:
     """The error when no server takes a connection; names each."""
     texts = [f"{host.name}: {_short(str(error))}" for host, error in errors]
-    return psycopg.OperationalError(f"none of {len(errors)} servers: {'; '.join(texts)}")
+    failed = NoServerError(f"none of {len(errors)} servers: {'; '.join(texts)}")
+    failed.reasons = tuple(reason for _, error in errors for reason in reasons_of(error))
+    return failed
+
+
+def reasons_of(error: BaseException) -> tuple[str, ...]:
+    """Why a connection could not be made, one text for each server that was tried.
+
+    The driver tries the addresses of a name by itself, and libpq those of a service; both put the
+    reasons into one text.
+    """
+    reasons: tuple[str, ...] | None = getattr(error, "reasons", None)
+    if reasons:
+        return reasons
+    text = str(error)
+    _, mark, listed = text.partition(_OF_DRIVER)
+    parts = listed.split("\n- ") if mark else _OF_LIBPQ.split(text)
+    return tuple(part for part in map(str.strip, parts) if part) or (text,)
 
 
 def _short(text: str) -> str:
@@ -174,7 +203,7 @@ def _short(text: str) -> str:
 
 def note_failure(conninfo: str, error: BaseException) -> None:
     """No connection could be made with this address."""
-    _failures[conninfo] = (time.monotonic(), str(error))
+    _failures[conninfo] = (time.monotonic(), str(error), reasons_of(error))
 
 
 def forget_failure(conninfo: str) -> None:
@@ -182,9 +211,13 @@ def forget_failure(conninfo: str) -> None:
     _failures.pop(conninfo, None)
 
 
-def failure_since(conninfo: object, moment: float) -> str | None:
+def failure_since(conninfo: object, moment: float) -> NoServerError | None:
     """Why connections could not be made since that moment; None if the last one was."""
-    if not isinstance(conninfo, str):
+    if not isinstance(conninfo, str) or conninfo not in _failures:
         return None
-    at, text = _failures.get(conninfo, (0.0, ""))
-    return text if at >= moment else None
+    at, text, reasons = _failures[conninfo]
+    if at < moment:
+        return None
+    failed = NoServerError(text)
+    failed.reasons = reasons
+    return failed

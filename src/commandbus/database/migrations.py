@@ -34,10 +34,11 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
-    "former", "basics", "settings", "queues", "shards", "locks", "visibility", "audit", "seals",
-    "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads", "flow",
-    "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys", "key_turns",
-    "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes", "cancels",
+    "former", "basics", "settings", "queues", "queue_verbs", "shards", "locks", "visibility",
+    "audit", "seals", "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads",
+    "flow", "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys",
+    "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",
+    "cancels",
     "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
     "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "life", "batch_reads",
     "figures", "overview", "samples", "checks", "activity", "rights", "roles", "schedules",

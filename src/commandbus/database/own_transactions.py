@@ -29,6 +29,7 @@ from commandbus.database.foreign import (
 from commandbus.database.gateway import Gateway, Session
 from commandbus.database.model import Outcome
 from commandbus.database.own_connections import OurBlockingConnection
+from commandbus.database.read_only import leave_reader
 from commandbus.database.sessions import prepare_shared_blocking
 from commandbus.database.sqlstate import translated
 from commandbus.errors import InvalidSettingError
@@ -122,6 +123,9 @@ class PostgresTransactions:
 
     def is_lost(self, driver: Any, error: BaseException) -> bool:
         return is_lost(driver, error)
+
+    def leave_reader(self, driver: Any, error: BaseException) -> None:
+        leave_reader(driver, error)
 
     def interrupt(self, driver: Any) -> None:
         try:

@@ -13,6 +13,8 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from commandbus.database.connections import OutageError, PoolEmptyError
 from commandbus.database.deadlines import DeadlineError
+from commandbus.database.hosts import reasons_of
+from commandbus.database.read_only import READ_ONLY, server_of
 from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.errors import (
     BatchNotFoundError,
@@ -52,8 +54,10 @@ _FULL = re.compile(
 _READS_ONLY = re.compile(r"session is read-only|server is in hot standby mode")
 # What no waiting changes.
 _LASTING = re.compile(
-    r'(?:database|role) "[^"]*" does not exist|no pg_hba.conf entry|is not permitted to log in'
+    r'(?:database|role) "[^"]*" does not exist|no pg_hba.conf entry|is not permitted to log in|'
+    r"password authentication failed|no password supplied"
 )
+_WRONG_PASSWORD = re.compile(r"password authentication failed|no password supplied")
 
 
 @contextmanager
@@ -99,16 +103,20 @@ def translate(error: psycopg.Error, domain: str = "") -> CommandBusError:
     state = error.sqlstate
     message = error.diag.message_primary or str(error)
     if isinstance(error, DeadlineError):
-        return DatabaseUnavailableError(
+        late = DatabaseUnavailableError(
             f"PostgreSQL did not answer: {redact_text(str(error), 300)}. It is not known whether "
             "the statement was carried out; the setting deadline_seconds says how long to wait"
         )
+        late.took_long = True
+        return late
     if state is None:
         # No SQLSTATE: the connection could not be made, or was cut.
         if isinstance(error, psycopg.OperationalError) or _is_about_address(error):
             return unavailable(error)
         return DatabaseError(redact_text(message))
     hint = f"; {error.diag.message_hint}" if error.diag.message_hint else ""
+    if state == READ_ONLY and (server := server_of(error)) is not None:
+        message = f"{server}: {message}"
     return _from_state(state, error.diag.message_detail, message + hint, domain)
 
 
@@ -121,20 +129,20 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
             "after the ? that PostgreSQL does not have"
         )
     text = redact_text(" ".join(str(error).split()), 400)
-    if _FULL.search(text):
+    reasons = reasons_of(error)
+    if any(map(_FULL.search, reasons)):
         return DatabaseUnavailableError(
             f"PostgreSQL has no connection left ({text}); a larger pool would not help: close "
             "connections that nobody needs, raise max_connections, or put a pooler in front"
         )
-    if _READS_ONLY.search(text):
+    if any(map(_READS_ONLY.search, reasons)):
         return _reads_only(text)
-    if "password authentication failed" in text or "no password supplied" in text:
-        return _for_good(
-            f"cannot reach PostgreSQL: {text}; check the user and the password in COMMANDBUS_DSN "
-            "or --dsn"
-        )
+    # While one of several is merely down it may be the next that accepts writes, whatever the
+    # others say: a standby that is made anew may lack a rule that the others have.
+    found = _for_good if all(map(_LASTING.search, reasons)) else DatabaseUnavailableError
     advice = "check that the server runs and that COMMANDBUS_DSN or --dsn is right"
-    found = _for_good if _LASTING.search(text) else DatabaseUnavailableError
+    if all(map(_WRONG_PASSWORD.search, reasons)):
+        advice = "check the user and the password in COMMANDBUS_DSN or --dsn"
     return found(f"cannot reach PostgreSQL: {text}; {advice}")
 
 
@@ -199,13 +207,15 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
             f"the database is not set up for commandbus ({redact_text(message, 120)}); "
             "run `commandbus db init`, or `commandbus db migrate` if an older version set it up"
         )
-    if state == "25006":
+    if state == READ_ONLY:
         return _reads_only(f"{state}: {redact_text(message, 120)}")
     if state in _AGAIN:
-        return DatabaseUnavailableError(
+        again = DatabaseUnavailableError(
             f"PostgreSQL could not finish ({state}: {redact_text(message, 200)}); nothing was "
             "written, repeat the call"
         )
+        again.took_long = state == "57014"
+        return again
     if state in _WRONG_LOGIN or state.startswith(_GONE):
         return unavailable(Exception(message))
     return DatabaseError(f"PostgreSQL refused ({state}): {redact_text(message)}")

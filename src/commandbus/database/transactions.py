@@ -51,6 +51,9 @@ class Transactions(Protocol):
     def is_lost(self, driver: Any, error: BaseException) -> bool:
         """Whether that connection was cut; `error` is what was raised then."""
 
+    def leave_reader(self, driver: Any, error: BaseException) -> None:
+        """Close that connection if its server only reads by now. Within its transaction only."""
+
     def interrupt(self, driver: Any) -> None:
         """End the statement that runs on it, from another thread; waits a few seconds at most."""
 

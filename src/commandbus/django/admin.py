@@ -16,30 +16,26 @@ from uuid import UUID
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.core.paginator import Paginator
 from django.db import transaction
-from django.utils.functional import cached_property
+from django.db.models import Q
 from django.utils.html import format_html
 
 from commandbus.django import bus
+from commandbus.django.admin_lists import (
+    MAX_COUNTED,
+    FirstRows,
+    OneOrder,
+    ShortPaginator,
+    domains,
+    with_domains,
+)
 from commandbus.django.conf import configuration
 from commandbus.django.models import AuditEvent, Batch, Command, FailureGroup, ParkedCommand
 from commandbus.errors import CommandBusError
 from commandbus.troubleshooting.model import BulkFilter
 
-#: Rows that are counted; a list may be longer, and its first pages are what is looked at.
-MAX_COUNTED = 5_000
 #: Failure groups up to this size are done at once; the workers do larger ones.
 MAX_AT_ONCE = 2_000
-
-
-class ShortPaginator(Paginator):
-    """Counts no further than MAX_COUNTED: a count of all rows of a large table takes minutes."""
-
-    @cached_property
-    def count(self) -> int:
-        """How many rows there are to turn pages in."""
-        return len(self.object_list.order_by().values_list("pk")[:MAX_COUNTED])
 
 
 class ReasonForm(ActionForm):
@@ -55,6 +51,24 @@ class LookOnly(admin.ModelAdmin):
     paginator = ShortPaginator
     list_per_page = 50
     list_display_links: tuple[str, ...] | None = None
+    sortable_by: tuple[str, ...] = ()
+    #: Whether the index of the key begins with the domain, which an id of the admin has not.
+    has_domain_first = False
+
+    def get_changelist(self, request: Any, **kwargs: Any) -> type[OneOrder]:
+        """In one order."""
+        del request, kwargs
+        return OneOrder
+
+    def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
+        """Only the filters that are shown: others may read the whole table."""
+        del value, request
+        return lookup.partition("__")[0] in {name for name, _ in self.list_filter}
+
+    def response_action(self, request: Any, queryset: Any, **more: Any) -> Any:
+        """Act on what was chosen; from Django 6.1 on it says where, too."""
+        chosen = with_domains(queryset) if self.has_domain_first else queryset
+        return super().response_action(request, chosen, **more)
 
     def get_queryset(self, request: Any) -> Any:
         """On the database of the bus."""
@@ -80,8 +94,10 @@ class LookOnly(admin.ModelAdmin):
         """One row; of an id that two domains have, the newer."""
         del from_field
         field = self.model._meta.pk
+        rows = self.get_queryset(request)
         try:
-            return self.get_queryset(request).filter(pk=field.to_python(object_id)).first()
+            wanted = field.to_python(object_id)
+            return (with_domains(rows) if self.has_domain_first else rows).filter(pk=wanted).first()
         except Exception:  # noqa: BLE001  (what is no id at all is not found)
             return None
 
@@ -95,7 +111,8 @@ class CommandAdmin(LookOnly):
 
     list_display = ("command_id", "domain", "command_type", "status", "attempts", "created_at")
     list_display_links = ("command_id",)  # to its payload and its events
-    list_filter = ("status",)
+    has_domain_first = True
+    list_filter = (("status", FirstRows),)
     search_fields = ("command_id__exact", "correlation_id__exact", "batch_id__exact")
     search_help_text = "The id of a command, a correlation or a batch"
     action_form = ReasonForm
@@ -111,9 +128,8 @@ class CommandAdmin(LookOnly):
             wanted = UUID(search_term.strip())
         except ValueError:
             return queryset.none(), False
-        from django.db.models import Q
-
-        ids = Q(command_id=wanted) | Q(correlation_id=wanted) | Q(batch_id=wanted)
+        own = Q(domain__in=domains(), command_id=wanted)
+        ids = own | Q(correlation_id=wanted) | Q(batch_id=wanted)
         return queryset.filter(ids), False
 
     def get_fields(self, request: Any, obj: Any = None) -> list[str]:
@@ -153,7 +169,7 @@ class ParkedCommandAdmin(LookOnly):
     """What waits for an operator, longest first."""
 
     list_display = ("command_id", "domain", "command_type", "reason", "parked_at", "fingerprint")
-    list_filter = ("reason",)
+    list_filter = (("reason", FirstRows),)
     action_form = ReasonForm
     actions = ("retry_selected", "cancel_selected", "complete_selected")
 
@@ -182,6 +198,7 @@ class ParkedCommandAdmin(LookOnly):
 class FailureGroupAdmin(LookOnly):
     """What is parked, by cause. The counts are kept by the bus."""
 
+    has_domain_first = True
     list_display = (
         "domain", "command_type", "error_code", "parked_count", "message", "first_seen",
         "last_seen",
@@ -219,7 +236,7 @@ class BatchAdmin(LookOnly):
         "batch_id", "domain", "name", "status", "total_count", "completed_count", "failed_count",
         "in_troubleshooting_count", "created_at",
     )  # fmt: skip
-    list_filter = ("status",)
+    list_filter = (("status", FirstRows),)
 
 
 @admin.register(AuditEvent)
@@ -234,7 +251,7 @@ class AuditEventAdmin(LookOnly):
 
 def _each(request: Any, queryset: Any, done: str, act: Callable[[Any, str], object]) -> None:
     """Act on each row by itself: one that is refused stays as it is, and the others go on."""
-    rows = list(queryset)
+    rows = list(queryset[:MAX_COUNTED])  # "all" are as many as are counted
     # A row is chosen by its id alone, and two domains may have the same.
     several = {key for key, number in Counter(row.pk for row in rows).items() if number > 1}
     acted, refused = 0, []
@@ -255,7 +272,7 @@ def _each(request: Any, queryset: Any, done: str, act: Callable[[Any, str], obje
 
 def _groups(request: Any, queryset: Any, verb: Any, **arguments: Any) -> None:
     refused = []
-    for group in queryset:
+    for group in queryset[:MAX_COUNTED]:
         chosen = BulkFilter(group.domain, group=group.fingerprint)
         try:
             with _savepoint():

@@ -15,14 +15,15 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.utils import InterfaceError, OperationalError
 
+from commandbus.database.read_only import READ_ONLY, reads_only
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.handler import Handler
 from commandbus.worker.outcomes import ConnectionLostError
 
 #: For workers, where Django's own default opens a connection for each command.
 MAX_AGE_SECONDS = 60
-#: SQLSTATEs of a connection that is no more.
-_CUT = ("08", "57P01", "57P02", "57P03", "57P05")
+#: SQLSTATEs of a connection that is no more, or is to a server that only reads.
+_CUT = ("08", "57P01", "57P02", "57P03", "57P05", READ_ONLY)
 
 #: The connections of handler threads, which only their threads know otherwise.
 _of_threads: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -39,6 +40,7 @@ def around(handler: Handler) -> Handler:
             try:
                 return call(*given, **named)
             except Exception as error:
+                leave_readers(error)
                 raise_if_lost(error)
                 raise
             finally:
@@ -54,6 +56,8 @@ def around(handler: Handler) -> Handler:
         try:
             return await call(*given, **named)
         except Exception as error:
+            if reads_only(error):
+                await sync_to_async(leave_readers, thread_sensitive=True)(error)
             raise_if_lost(error)
             raise
         finally:
@@ -87,6 +91,14 @@ def tidy_after() -> None:
         if not wrapper.in_atomic_block:
             wrapper.queries_log.clear()
     tidy()
+
+
+def leave_readers(error: Exception) -> None:
+    """Close the connections of this thread if one is to a server that only reads by now."""
+    if reads_only(error):
+        for wrapper in connections.all(initialized_only=True):
+            if not wrapper.in_atomic_block:
+                wrapper.close()
 
 
 def raise_if_lost(error: Exception) -> None:

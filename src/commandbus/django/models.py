@@ -6,11 +6,18 @@ column; those who act on a row must look at its domain too.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from django.db import models
 
 from commandbus.django.conf import table
+from commandbus.models import BatchStatus, CommandStatus, ParkReason
+
+
+def _choices(kind: type[StrEnum]) -> list[tuple[str, str]]:
+    """All values there are: without them the admin would ask the table, and read all of it."""
+    return [(each.value, each.value) for each in kind]
 
 
 class Command(models.Model):
@@ -19,7 +26,7 @@ class Command(models.Model):
     command_id = models.UUIDField(primary_key=True)
     domain = models.TextField()
     command_type = models.TextField()
-    status = models.TextField()
+    status = models.TextField(choices=_choices(CommandStatus))
     attempts = models.IntegerField()
     max_attempts = models.IntegerField()
     last_error_type = models.TextField(null=True)
@@ -50,7 +57,7 @@ class ParkedCommand(models.Model):
     command_id = models.UUIDField(primary_key=True)
     domain = models.TextField()
     command_type = models.TextField()
-    reason = models.TextField()
+    reason = models.TextField(choices=_choices(ParkReason))
     parked_at = models.DateTimeField()
     fingerprint = models.TextField()
 
@@ -93,7 +100,7 @@ class Batch(models.Model):
     batch_id = models.UUIDField(primary_key=True)
     domain = models.TextField()
     name = models.TextField(null=True)
-    status = models.TextField()
+    status = models.TextField(choices=_choices(BatchStatus))
     total_count = models.IntegerField()
     completed_count = models.IntegerField()
     failed_count = models.IntegerField()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from inspect import iscoroutinefunction
-from traceback import format_exception
 from typing import Any
 
+from django.apps import apps
+from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -18,15 +21,15 @@ from commandbus.django.provider import DjangoTransaction
 from commandbus.django.task_api import (
     Task,
     TaskContext,
-    TaskError,
     TaskResult,
     TaskResultStatus,
     normalize_json,
     task_backends,
-    task_finished,
     task_started,
 )
+from commandbus.django.task_ends import End, TellsEnds
 from commandbus.django.tasks import CommandBusBackend
+from commandbus.errors import HandlerNotFoundError
 from commandbus.handler import Handler, HandlerContext, HandlerOptions
 from commandbus.handlers.drafts import Finder, HandlerDraft
 from commandbus.handlers.router import Handlers
@@ -45,8 +48,15 @@ def include_tasks(app: Handlers, alias: str) -> None:
                     app.find_by_name(domain, _finder(backend, domain, alias))
 
 
-def find_task(path: str) -> Any:
-    """The task at a path, or None: the name of a command must not reach anything but tasks."""
+def find_task(path: str, modules: Iterable[str] = ()) -> Any:
+    """The task at a path, or None: the name of a command must not reach anything but tasks.
+
+    Nor does it choose what is imported, which runs the code of a module: only installed apps are,
+    and `modules`, with what is in them.
+    """
+    module = path.rpartition(".")[0]
+    if module not in sys.modules and not _may_import(module, modules):
+        return None
     try:
         found = import_string(path)
     except (ImportError, ValueError):
@@ -54,15 +64,27 @@ def find_task(path: str) -> Any:
     return found if isinstance(found, Task) and found.module_path == path else None
 
 
+def _may_import(module: str, modules: Iterable[str]) -> bool:
+    names = [*modules, *(config.name for config in apps.get_app_configs())]
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
 def _finder(backend: CommandBusBackend, domain: str, alias: str) -> Finder:
     def find(path: str) -> HandlerDraft | None:
-        task = find_task(path)
+        task = find_task(path, backend.modules)
         if task is None:
-            return None
-        runner = _Runner(backend, task, backend.domains[domain])
+            raise HandlerNotFoundError(
+                f"there is no task {path!r} that this worker may run: a task is in an installed "
+                "app, in a module that is imported already, or in one that OPTIONS['modules'] of "
+                f"TASKS[{backend.alias!r}] names"
+            )
         is_async = iscoroutinefunction(task.func)
-        options: HandlerOptions = {"retry_policy": backend.policy_of(task)}
-        if backend.transactional and not is_async:
+        commits = backend.transactional and not is_async
+        runner = _Runner(backend, task, alias if commits else None)
+        options: HandlerOptions = {
+            "retry_policy": backend.policy_of(task), "middleware": (TellsEnds(),),
+        }  # fmt: skip
+        if commits:
             options["transactional"] = DjangoTransaction(alias)
         handler: Handler = runner.run_async if is_async else runner.run
         if not options.get("transactional"):
@@ -75,10 +97,11 @@ def _finder(backend: CommandBusBackend, domain: str, alias: str) -> Finder:
 class _Runner:
     """Runs one task: the handler of its type."""
 
-    def __init__(self, backend: CommandBusBackend, task: Any, queue: str) -> None:
+    def __init__(self, backend: CommandBusBackend, task: Any, alias: str | None) -> None:
         self._backend = backend
         self._task = task
-        self._queue = queue
+        #: Where its transaction is; None: it has none.
+        self._alias = alias
 
     def run(self, command: Command, ctx: HandlerContext) -> dict[str, Any]:
         """A plain function, in a handler thread."""
@@ -107,20 +130,23 @@ class _Runner:
             # Django counts attempts by the workers.
             worker_ids=[f"{socket.gethostname()}:{os.getpid()}"] * ctx.attempt,
         )  # fmt: skip
+        end = End(result, type(self._backend))
+        if ctx.call is not None:
+            ctx.call.state[End] = end
         task_started.send(type(self._backend), task_result=result)
         try:
             yield result
         except Exception as error:
-            kind = type(error)
-            path = f"{kind.__module__}.{kind.__qualname__}"
-            text = "".join(format_exception(error))
-            result.errors.append(TaskError(exception_class_path=path, traceback=text))
+            end.add_error(error)
             if self._is_last(ctx, error):
                 # Inside the except: receivers ask for the exception that is being handled.
-                self._finish(result, TaskResultStatus.FAILED)
+                end.tell(TaskResultStatus.FAILED)
             raise
-        else:
-            self._finish(result, TaskResultStatus.SUCCESSFUL)
+        succeeded = partial(end.tell, TaskResultStatus.SUCCESSFUL)
+        if self._alias is None:
+            succeeded()
+        else:  # a commit that fails undoes the task
+            transaction.on_commit(succeeded, using=self._alias)
 
     def _is_last(self, ctx: HandlerContext, error: Exception) -> bool:
         """Whether no attempt follows by itself."""
@@ -134,8 +160,3 @@ class _Runner:
         object.__setattr__(result, "_return_value", found)
         # With the arguments: the payload of a completed command is not kept.
         return {"return_value": found, "args": result.args, "kwargs": result.kwargs}
-
-    def _finish(self, result: Any, status: Any) -> None:
-        object.__setattr__(result, "status", status)
-        object.__setattr__(result, "finished_at", timezone.now())
-        task_finished.send(type(self._backend), task_result=result)

@@ -68,6 +68,8 @@ class CommandBusBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         self.transactional = bool(self.options.get("transactional", False))
+        #: Modules, beside the installed apps, that a worker may import because a task is in them.
+        self.modules: tuple[str, ...] = tuple(self.options.get("modules", ()))
         self._domain = str(self.options.get("domain", DOMAIN))
         given = self.options.get("retry_policy")
         self.retry_policy = RetryPolicy(**given) if isinstance(given, Mapping) else given
@@ -178,7 +180,7 @@ class CommandBusBackend(BaseTaskBackend):
     def _task(self, command: CommandMetadata, queue: str) -> Any:
         from commandbus.django.running import find_task
 
-        task = find_task(command.command_type)
+        task = find_task(command.command_type, self.modules)
         if task is None:
             raise TaskResultDoesNotExist(f"there is no task {command.command_type} any more")
         return replace(task, backend=self.alias, queue_name=queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Unpack
 
 from commandbus.errors import (
@@ -131,7 +132,8 @@ class HandlerRegistry:
         """A handler, or None."""
         found = self._entries.get((domain, command_type))
         if found is None and domain in self._finders:
-            return self._found_by_name(domain, command_type)
+            with suppress(HandlerNotFoundError):
+                return self._found_by_name(domain, command_type)
         return found
 
     def _found_by_name(self, domain: str, command_type: str) -> HandlerEntry | None:
@@ -159,8 +161,10 @@ class HandlerRegistry:
         return frozenset() if found is None else found.secret_keys
 
     def get(self, domain: str, command_type: str) -> HandlerEntry:
-        """Find a handler, or raise HandlerNotFoundError."""
-        found = self.find(domain, command_type)
+        """Find a handler, or raise HandlerNotFoundError; a finder may say more in its own."""
+        found = self._entries.get((domain, command_type))
+        if found is None and domain in self._finders:
+            found = self._found_by_name(domain, command_type)
         if found is None:
             raise HandlerNotFoundError(
                 f"no handler for {domain}/{command_type}; register one and retry the command"

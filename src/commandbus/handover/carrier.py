@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 from uuid import UUID
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
@@ -22,9 +22,12 @@ from commandbus.keys import Key
 from commandbus.loops import Backoff, Loop
 from commandbus.names import handover_queue
 from commandbus.privacy.redaction import redact_text
-from commandbus.transport import Transport
+from commandbus.transport import BrokerError, MessageRefusedError, Transport
 from commandbus.worker.options import new_worker_id
+from commandbus.worker.outcomes import parked
 from commandbus.worker.receiver import HEAD_SECONDS
+
+Value = TypeVar("Value")
 
 #: What the leases of a handover are called; handed_over in handover.sql asks for it.
 HOLDER = "handover:"
@@ -32,6 +35,8 @@ HOLDER = "handover:"
 GROUP = 100
 #: First and longest wait between two looks for commands, in seconds.
 POLL_SECONDS = (0.05, 1.0)
+#: First and longest pause after the broker did not confirm, in seconds.
+REFUSED_SECONDS = (0.1, 30.0)
 #: How long another look at a full house waits, in seconds.
 FULL_SECONDS = 0.5
 
@@ -73,17 +78,31 @@ class Carrier(Loop):
         self._open: dict[UUID, int] = {}
         #: Commands that the broker has confirmed since the start.
         self.given = 0
+        #: How many are given away in one go; less after one that was not confirmed.
+        self._group = GROUP
+        self._refusals = Backoff(*REFUSED_SECONDS)
+        #: When the broker did not confirm last, and when it answered last.
+        self._failed_at = -1.0
+        self._answered_at = 0.0
 
-    def forget(self, command_ids: Sequence[UUID]) -> None:
-        """Their results have come to this process."""
+    def note_answer(self) -> None:
+        """The broker has answered, to whatever it was asked."""
+        self._answered_at = time.monotonic()
+
+    def forget(self, leases: Sequence[tuple[UUID, int]]) -> None:
+        """Their results have come to this process. One of a former lease frees no place."""
         before = len(self._open)
-        for each in command_ids:
-            self._open.pop(each, None)
+        for command_id, lease in leases:
+            if self._open.get(command_id) == lease:
+                del self._open[command_id]
         if len(self._open) < before:
             self.wake()
 
     async def step(self) -> float | None:
         """Give away one group."""
+        if self._answered_at < self._failed_at:
+            # It is down. To lease and give back meanwhile would only fill the audit.
+            return POLL_SECONDS[1]
         if len(self._open) >= self._at_once:
             # Results may have come to another process, and leases may have lapsed.
             left = await leases_out(self._store, self._domain, [*self._open.items()])
@@ -92,13 +111,12 @@ class Carrier(Loop):
                 return FULL_SECONDS
         # Taken before, so that the end that is told is never later than the real one.
         ends = datetime.now(UTC) + timedelta(seconds=self._lease_seconds)
-        leases = await self._receive(min(GROUP, self._at_once - len(self._open)))
+        leases = await self._receive(min(self._group, self._at_once - len(self._open)))
         if not leases:
             return self._polls.next()
         self._polls.reset()
         # A cancel waits for the broker: who gets a command must not find its lease given back.
-        await _finish(self._give(leases, ends))
-        return None
+        return await _finish(self._give(leases, ends))
 
     async def _receive(self, quantity: int) -> list[Lease]:
         now = time.monotonic()
@@ -118,18 +136,47 @@ class Carrier(Loop):
             await self._give_back(await receiving)  # they may have been on their way
             raise
 
-    async def _give(self, leases: Sequence[Lease], ends: datetime) -> None:
+    async def _give(self, leases: Sequence[Lease], ends: datetime) -> float | None:
+        """Returns the pause to make then."""
         commands = [
             sign(self._body(lease, ends), self._key, data=lease.payload, meta=lease.meta)
             for lease in leases
         ]
         try:
             await self._queue.publish(handover_queue(self._domain), commands)
+        except MessageRefusedError as error:
+            return await self._give_apart(leases, ends, error)
+        except BrokerError as error:
+            await self._give_back(leases)
+            self._failed_at = time.monotonic()
+            self._group = max(1, len(leases) // 2)
+            pause = self._refusals.next()
+            self._log.warning(
+                "%d commands of %s could not be given away, next try in %.1f s: %s",
+                len(leases), self._domain, pause, error,
+            )  # fmt: skip
+            return pause
         except BaseException:
             await self._give_back(leases)
             raise
+        self._refusals.reset()
+        if len(leases) >= self._group:
+            self._group = min(GROUP, self._group * 2)
         self._open |= {lease.command_id: lease.lease_epoch for lease in leases}
         self.given += len(leases)
+        return None
+
+    async def _give_apart(
+        self, leases: Sequence[Lease], ends: datetime, error: MessageRefusedError
+    ) -> float | None:
+        """The broker will never take one of these: find it, so that the others are not kept."""
+        if len(leases) == 1:
+            said = f"{self._queue.name} does not take the command: {error}"
+            await self._store.settle(self._domain, [parked(leases[0], "NOT_HANDED_OVER", said)])
+            return None
+        half = len(leases) // 2
+        pauses = [await self._give(leases[:half], ends), await self._give(leases[half:], ends)]
+        return max((each for each in pauses if each is not None), default=None)
 
     def _body(self, lease: Lease, ends: datetime) -> dict[str, Any]:
         return {
@@ -154,11 +201,11 @@ class Carrier(Loop):
             )  # fmt: skip
 
 
-async def _finish(work: Any) -> None:
+async def _finish(work: Coroutine[Any, Any, Value]) -> Value:
     """Do it to its end, also if this task is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():

@@ -13,6 +13,8 @@ from uuid import UUID
 
 from commandbus.database.model import Outcome
 from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
     Fail,
     InvalidInputError,
     InvalidPayloadError,
@@ -25,6 +27,7 @@ from commandbus.keys import Key
 from commandbus.loops import Backoff, Loop
 from commandbus.names import results_queue
 from commandbus.outcomes import MAX_REASON, Discard, RetryAfter, Snooze
+from commandbus.privacy.redaction import redact_text
 from commandbus.transport import Transport, TransportMessage
 from commandbus.worker.consumer import Consumer, LeasedCommand
 from commandbus.worker.outcomes import command_of, parked
@@ -58,6 +61,7 @@ class Collector(Loop):
         """Take one group."""
         place = results_queue(self._consumer.domain)
         messages = await self._queue.receive(place, quantity=GROUP, lease_seconds=LENT_SECONDS)
+        self._carrier.note_answer()
         if not messages:
             return self._polls.next()
         self._polls.reset()
@@ -116,15 +120,49 @@ class Collector(Loop):
             else:
                 outcomes[result.command_id] = await self._outcome(found, result)
         if outcomes:
-            lost = await consumer.store.settle(domain, [*outcomes.values()])
-            self.late += len(lost)
-        self._carrier.forget([result.command_id for result in results if result.outcome != "alive"])
+            await self._settle([*outcomes.values()])
+        self._carrier.forget(
+            [(each.command_id, each.lease) for each in results if each.outcome != "alive"]
+        )
+
+    async def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        """In one commit; one by one if the database refuses that, because of one of them."""
+        store, domain = self._consumer.store, self._consumer.domain
+        try:
+            self.late += len(await store.settle(domain, outcomes))
+        except DatabaseUnavailableError:
+            raise  # all of them come again
+        except CommandBusError as error:
+            if len(outcomes) > 1:
+                for outcome in outcomes:
+                    await self._settle([outcome])
+                return
+            (outcome,) = outcomes
+            said = f"the database refuses the result: {error}"
+            try:
+                await store.settle(domain, [parked(outcome.lease, "RESULT_INVALID", said)])
+            except DatabaseUnavailableError:
+                raise
+            except CommandBusError as again:
+                # Nothing of it was written. The lease lapses, and the command is given away again.
+                self._log.error(
+                    "the result of command %s could not be recorded: %s",
+                    outcome.lease.command_id, redact_text(str(again)),
+                )  # fmt: skip
 
     async def _note_life(self, leased: LeasedCommand, result: Result) -> None:
         consumer = self._consumer
         await consumer.store.extend(consumer.domain, [leased.lease], consumer.vt_seconds)
         if result.progress is not None:
-            await consumer.record_progress(leased, float(result.progress), result.message)
+            try:
+                await consumer.record_progress(leased, float(result.progress), result.message)
+            except DatabaseUnavailableError:
+                raise
+            except CommandBusError as error:
+                self._log.warning(
+                    "the progress of command %s was not recorded: %s",
+                    result.command_id, redact_text(str(error)),
+                )  # fmt: skip
 
     async def _outcome(self, leased: LeasedCommand, result: Result) -> Outcome:
         if result.outcome == "completed":

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from commandbus.errors import (
     Fail,
@@ -34,6 +35,8 @@ from commandbus.transport import BrokerError, Transport, TransportMessage
 #: A command whose lease ended longer ago, in seconds, is not begun: its result would be refused.
 #: Not less, because the clocks of two machines differ.
 CLOCK_SLACK_SECONDS = 60
+#: How many commands that are done, or being done, are remembered.
+KNOWN_COMMANDS = 10_000
 #: First and longest wait between two looks into an empty queue, in seconds.
 POLL_SECONDS = (0.05, 1.0)
 
@@ -65,6 +68,9 @@ class OutsideWorker(Loop):
         self._lease_seconds = lease_seconds
         self._polls = Backoff(*POLL_SECONDS)
         self._running: set[asyncio.Task[None]] = set()
+        #: Commands that are being done, and those that were done lately, by command and lease: a
+        #: broker may deliver them again, also while they are being done.
+        self._known: dict[tuple[UUID, int], bool] = {}
         #: Commands that were done, and those that were not begun because their lease was over.
         self.done = 0
         self.outdated = 0
@@ -112,6 +118,12 @@ class OutsideWorker(Loop):
         await self._say(command, {"outcome": "alive", "progress": fraction, "message": message})
 
     async def _do(self, command: OutsideCommand, message: TransportMessage) -> None:
+        key = (command.command_id, command.lease)
+        if key in self._known:
+            # A copy. Its broker need not bring another one: what is done says so itself, and what
+            # is lost comes again under the next lease.
+            await self._acknowledge(message)
+            return
         if command.lease_ends_at + timedelta(seconds=CLOCK_SLACK_SECONDS) < datetime.now(UTC):
             self.outdated += 1
             self._log.warning(
@@ -119,18 +131,34 @@ class OutsideWorker(Loop):
                 "of this machine is wrong", command.command_id, command.lease_ends_at.isoformat(),
             )  # fmt: skip
         else:
-            said = await self._handle(command)
+            self._known[key] = False
             try:
+                said = await self._handle(command)
                 await self._say(command, said)
             except BrokerError as error:
                 # The command comes again, from the broker or under the next lease.
                 self._log.warning("a result of command %s was lost: %s", command.command_id, error)
                 return
+            else:
+                self._note_done(key)
+            finally:
+                if not self._known.get(key):
+                    self._known.pop(key, None)
             self.done += 1
+        await self._acknowledge(message)
+
+    def _note_done(self, key: tuple[UUID, int]) -> None:
+        del self._known[key]
+        self._known[key] = True  # to the end: the oldest are forgotten first
+        if len(self._known) > KNOWN_COMMANDS:
+            oldest = next((each for each, is_done in self._known.items() if is_done), key)
+            del self._known[oldest]
+
+    async def _acknowledge(self, message: TransportMessage) -> None:
         try:
             await self._queue.acknowledge(handover_queue(self._domain), [message])
         except BrokerError as error:
-            self._log.warning("command %s may come again: %s", command.command_id, error)
+            self._log.warning("a command may come again: %s", error)
 
     async def _handle(self, command: OutsideCommand) -> dict[str, Any]:
         try:

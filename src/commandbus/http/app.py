@@ -234,7 +234,10 @@ def _add_layers(
     templates = {
         route.endpoint: route.path for route in routes_of(app) if hasattr(route, "endpoint")
     }
-    app.add_middleware(ContextMiddleware, metrics=here.metrics, templates=templates)
+    app.add_middleware(
+        ContextMiddleware, metrics=here.metrics, templates=templates,
+        page_of=None if door is None else app.state.commandbus_console.page_of,
+    )  # fmt: skip
     app.add_middleware(HeadMiddleware)
 
 

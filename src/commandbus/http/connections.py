@@ -42,7 +42,7 @@ class Connections:
     def opened(self, connection: PatientProtocol) -> None:
         """Take a new connection in, at the cost of others if there are too many."""
         address = connection.client[0] if connection.client else "unknown"
-        if self._is_proxy(address):
+        if self.is_proxy(address):
             return  # many clients stand behind it, and it has limits of its own
         self._open[connection] = network_of(address)
         if len(self._open) > self._limit:
@@ -75,7 +75,8 @@ class Connections:
                 if now - self._closing.setdefault(each, now) > self._end_seconds:
                     each.transport.abort()
 
-    def _is_proxy(self, address: str) -> bool:
+    def is_proxy(self, address: str) -> bool:
+        """Whether the service trusts what comes from this address."""
         if self._trusts_all:
             return True
         try:

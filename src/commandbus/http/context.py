@@ -73,6 +73,10 @@ def info_of(scope: Any) -> RequestInfo | None:
     return found if isinstance(found, RequestInfo) else None
 
 
+#: The page that shows a problem; None if the request does not want a page.
+PageOf = Callable[[Scope, Problem], ASGIApp | None]
+
+
 @dataclass(frozen=True, slots=True)
 class ContextMiddleware:
     """Pure ASGI."""
@@ -81,6 +85,8 @@ class ContextMiddleware:
     metrics: NoMetrics
     #: The path of each endpoint as its route declares it.
     templates: Mapping[Any, str]
+    #: Shows a problem to a person; None where nobody looks with a browser.
+    page_of: PageOf | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the other layers respond; respond with a problem if they raise an error."""
@@ -108,7 +114,9 @@ class ContextMiddleware:
                 self._log_failure(error, info, scope)
                 raise
             problem = self._problem(error, info, scope)
-            await problem.response(info.request_id)(scope, receive, send_with_headers)
+            page = None if self.page_of is None else self.page_of(scope, problem)
+            answer = page or problem.response(info.request_id)
+            await answer(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - began
             route = self._route_of(scope)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -53,6 +54,27 @@ def is_local(scope: Scope) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class HostOfProxies:
+    """Pure ASGI. Only a trusted proxy says under which name the browser came. It stands before the
+    layer that puts the client's address in place of the proxy's: then nobody knows any more.
+    """
+
+    app: ASGIApp
+    is_proxy: Callable[[str], bool]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Empty the header of anybody else. It stays: it says that the request was forwarded."""
+        client = scope.get("client")
+        if scope["type"] == "http" and not (client and self.is_proxy(client[0])):
+            headers = [
+                (name, b"" if name == b"x-forwarded-host" else value)
+                for name, value in scope["headers"]
+            ]
+            scope = {**scope, "headers": headers}
+        await self.app(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,16 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from commandbus.errors import InvalidSettingError
 from commandbus.http.connections import Connections, PatientProtocol
+from commandbus.http.peers import HostOfProxies
 from commandbus.http.platform import Platform
 from commandbus.http.settings import HttpSettings
 
@@ -63,7 +67,12 @@ class HttpServer:
             _affordable(settings.max_connections), settings.trusted_proxies,
             settings.send_timeout_seconds,
         )  # fmt: skip
-        self._server = _Server(_config(app, settings, self._connections))
+        known: ASGIApp = app
+        if settings.trusted_proxies:
+            inner: Any = app  # the types of uvicorn's messages are narrower than Starlette's
+            proxied: Any = ProxyHeadersMiddleware(inner, trusted_hosts=settings.trusted_proxies)
+            known = HostOfProxies(proxied, self._connections.is_proxy)
+        self._server = _Server(_config(known, settings, self._connections))
 
     @property
     def url(self) -> str:
@@ -149,7 +158,7 @@ def _affordable(wanted: int) -> int:
     return wanted
 
 
-def _config(app: FastAPI, settings: HttpSettings, connections: Connections) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: HttpSettings, connections: Connections) -> uvicorn.Config:
     class Protocol(PatientProtocol):
         deadline_seconds = settings.receive_timeout_seconds
         register = connections
@@ -163,8 +172,7 @@ def _config(app: FastAPI, settings: HttpSettings, connections: Connections) -> u
         access_log=False,
         backlog=ACCEPTED_AT_ONCE,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=settings.trusted_proxies or None,
+        proxy_headers=False,  # they are read, of trusted proxies, by what is around the app
         timeout_keep_alive=max(1, round(settings.keep_alive_seconds)),
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
         h11_max_incomplete_event_size=settings.max_header_bytes,

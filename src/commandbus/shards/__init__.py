@@ -1,8 +1,18 @@
 """Shards by domain: several databases, each with the whole life of its domains."""
 
 from commandbus.shards.applying import apply_map
-from commandbus.shards.bus import Everywhere, ShardedBus
+from commandbus.shards.bus import ShardedBus
 from commandbus.shards.map import ShardMap
-from commandbus.shards.pages import MergedPage, OnShard
+from commandbus.shards.model import Everywhere, OnShard
+from commandbus.shards.pages import MergedPage
+from commandbus.shards.reads import MergedGroups
 
-__all__ = ["Everywhere", "MergedPage", "OnShard", "ShardMap", "ShardedBus", "apply_map"]
+__all__ = [
+    "Everywhere",
+    "MergedGroups",
+    "MergedPage",
+    "OnShard",
+    "ShardMap",
+    "ShardedBus",
+    "apply_map",
+]

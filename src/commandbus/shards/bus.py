@@ -5,36 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
 
 from commandbus.bus import CommandBus
-from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidOperationError
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    InvalidOperationError,
+    InvalidSettingError,
+)
 from commandbus.handlers.router import Handlers
 from commandbus.middleware.base import Middleware
 from commandbus.opening import Opening
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout
+from commandbus.shards.doors import Doors
 from commandbus.shards.map import ShardMap
+from commandbus.shards.model import DEADLINE_SECONDS, Answer, Everywhere
 from commandbus.shards.pages import MergedPages
-from commandbus.shards.record import require_agreement
-
-Answer = TypeVar("Answer")
-
-#: How long a read over all shards waits for each of them, in seconds.
-DEADLINE_SECONDS = 5.0
+from commandbus.shards.reads import MergedReads
+from commandbus.shards.record import ShardRecord, record_of, require_agreement
 
 
-@dataclass(frozen=True, slots=True)
-class Everywhere(Generic[Answer]):
-    """What the shards answered, by name; and why the others did not."""
-
-    found: dict[str, Answer]
-    missing: dict[str, str]
-
-
-class ShardedBus:
+class ShardedBus(MergedReads):
     """Gives each domain the bus of its shard: `(await bus.on("payments")).send(…)`.
 
     A shard is opened when it is first needed, so that one that is down leaves the others alone.
@@ -47,9 +41,9 @@ class ShardedBus:
         #: Listings of all shards in one order.
         self.pages = MergedPages(self)
         self._connect = connect
-        self._locks = {name: asyncio.Lock() for name in shards.shards}
-        self._open: dict[str, CommandBus] = {}
-        self._openings: list[Opening[CommandBus]] = []
+        self._doors = Doors(lambda name: Opening(partial(self._begin, name)))
+        #: What the databases were told, as it was when it was read last.
+        self._records: dict[str, ShardRecord] = {}
         self._is_closed = False
 
     @classmethod
@@ -78,31 +72,43 @@ class ShardedBus:
         return Opening(begin)
 
     async def on(self, domain: str) -> CommandBus:
-        """The bus of the shard that a domain is on, with every verb and part of a bus."""
-        return await self.shard(self.map.shard_of(domain))
+        """The bus of the shard that a domain is on, with every verb and part of a bus.
+
+        InvalidSettingError: by the map that the database knows the domain is elsewhere.
+        """
+        name = self.map.shard_of(domain)
+        bus = await self.shard(name)
+        record = self._records[name]
+        if record.version != self.map.version and record.find(domain) != name:
+            await self._require_here(domain, name, bus)
+        return bus
 
     async def shard(self, name: str) -> CommandBus:
         """The bus of one shard; DatabaseUnavailableError names the shard if it is down.
 
-        InvalidSettingError: its database knows another map. A `conn=` must lead to this database.
+        InvalidSettingError: its database is another shard, or knows another map of the same
+        version. A `conn=` must lead to this database.
         """
         if self._is_closed:
             raise InvalidOperationError("this bus is closed; open another one")
-        if name not in self._locks:
-            known = ", ".join(sorted(self._locks))
+        if name not in self.map.shards:
+            known = ", ".join(sorted(self.map.shards))
             raise InvalidOperationError(f"there is no shard {name!r}; there are: {known}")
-        async with self._locks[name]:
-            if name not in self._open:
-                opening = Opening(partial(self._begin, name))
-                self._open[name] = await opening.__aenter__()
-                self._openings.append(opening)
-            return self._open[name]
+        return await self._doors.get(name)
+
+    async def _require_here(self, domain: str, name: str, bus: CommandBus) -> None:
+        # The database may have been told of our map since.
+        record = await record_of(bus._store.gateway)
+        if record is not None:
+            self._records[name] = record
+            if said := record.refusal(domain, self.map):
+                raise InvalidSettingError(said)
 
     async def _begin(self, name: str, stack: AsyncExitStack) -> CommandBus:
         try:
             bus = await stack.enter_async_context(self._connect(self.map.shards[name]))
             gateway = bus._store.gateway
-            await require_agreement(gateway, name, self.map)
+            self._records[name] = await require_agreement(gateway, name, self.map)
         except DatabaseUnavailableError as error:
             named = DatabaseUnavailableError(f"shard {name!r}: {error}")
             named.is_temporary = error.is_temporary
@@ -112,7 +118,7 @@ class ShardedBus:
 
     def name_of(self, bus: CommandBus) -> str:
         """The name of the shard whose bus this is."""
-        return next(name for name, each in self._open.items() if each is bus)
+        return next(name for name, each in self._doors.open.items() if each is bus)
 
     async def everywhere(
         self,
@@ -122,38 +128,54 @@ class ShardedBus:
     ) -> Everywhere[Answer]:
         """Ask all shards at once. One that is down, or silent for `deadline` seconds, is missing.
 
-        Only what the database is to blame for makes a shard missing: a wrong argument raises.
+        So is one that cannot be opened, or whose database refuses: without a grant, or with the
+        schema of another version. A wrong argument raises.
         """
         check_timeout(deadline)
+        if self._is_closed:
+            raise InvalidOperationError("this bus is closed; open another one")
         found: dict[str, Answer] = {}
         missing: dict[str, str] = {}
 
         async def ask(name: str) -> None:
             try:
                 async with asyncio.timeout(deadline):
-                    found[name] = await read(await self.shard(name))
-            except DatabaseUnavailableError as error:
+                    try:
+                        shard = await self.shard(name)
+                    except CommandBusError as error:
+                        missing[name] = str(error)
+                    else:
+                        found[name] = await read(shard)
+            except DatabaseError as error:
                 missing[name] = str(error)
             except TimeoutError as error:
                 if isinstance(error, CommandBusError):
                     raise
                 missing[name] = f"shard {name!r}: no answer within {deadline:g} s"
 
-        results = await asyncio.gather(*map(ask, self._locks), return_exceptions=True)
+        results = await asyncio.gather(*map(ask, self.map.shards), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        order = list(self._locks)
+        order = list(self.map.shards)
+        missing |= self._unknown()
         return Everywhere({name: found[name] for name in order if name in found}, missing)
+
+    def _unknown(self) -> dict[str, str]:
+        """Shards that newer maps have, and ours has not."""
+        return {
+            unknown: f"version {record.version} of the map, which shard {name!r} knows, has it; "
+            f"this process has version {self.map.version}"
+            for name, record in self._records.items()
+            if record.version > self.map.version
+            for unknown in sorted(record.named - self.map.shards.keys())
+        }
 
     async def stop(self) -> None:
         """Stop the workers on all shards gracefully."""
-        await asyncio.gather(*(bus.stop() for bus in self._open.values()))
+        await asyncio.gather(*(bus.stop() for bus in self._doors.open.values()))
 
     async def close(self) -> None:
         """Stop the workers, and let go of all shards."""
         self._is_closed = True
-        async with AsyncExitStack() as stack:
-            while self._openings:
-                stack.push_async_exit(self._openings.pop(0))
-            self._open.clear()
+        await self._doors.close()

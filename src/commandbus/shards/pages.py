@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from commandbus.bus import CommandBus
 from commandbus.models import AuditEvent, BatchMetadata, CommandMetadata, TroubleshootingItem
 from commandbus.paging import Page, check_page, cursor_of, position_of
+from commandbus.shards.model import OnShard
 
 if TYPE_CHECKING:
     from commandbus.shards.bus import ShardedBus
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 #: In the cursor, of a shard that has no more.
 _DONE = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OnShard(Generic[Item]):
-    """An item of a page, and the shard that has it."""
-
-    shard: str
-    item: Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +164,7 @@ class MergedPages:
         ends = {name: starts.get(name) for name in names}
         ends |= {name: line.cursor for name, line in lines.items()}
         is_over = all(end == _DONE for name, end in ends.items() if name not in seen.missing)
-        missing = {name: why for name, why in seen.missing.items() if ends[name] != _DONE}
+        missing = {name: why for name, why in seen.missing.items() if ends.get(name) != _DONE}
         more = None if is_over else cursor_of([list(ends.items())], bound)
         return MergedPage(items, more, missing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -22,6 +23,8 @@ _LEFT: LiteralString = (
     "select l.what, l.amount from {schema}.left_in_domain(%s) l where l.amount > 0"
 )
 
+_log = logging.getLogger("commandbus.shards")
+
 _APPLY = "`commandbus shards apply`"
 
 
@@ -39,23 +42,44 @@ class ShardRecord:
         """The shards that have domains by this map, and the one that it stands on."""
         return {self.shard, *self.domains.values(), *filter(None, [self.default])}
 
+    def find(self, domain: str) -> str | None:
+        """The shard that a domain is on by this map; None: on none."""
+        return self.domains.get(domain, self.default)
+
+    def refusal(self, domain: str, shards: ShardMap) -> str | None:
+        """Why a domain that our map puts here is not to be used here; None: it is here."""
+        if self.find(domain) == self.shard:
+            return None
+        text = (
+            f"version {shards.version} of the map puts domain {domain!r} on shard {self.shard!r}, "
+            f"which knows version {self.version}, and that puts it elsewhere; "
+        )
+        if self.version > shards.version:
+            return text + "start this process with the newer map"
+        return text + f"run {_APPLY}"
+
     def difference(self, name: str, shards: ShardMap) -> str | None:
-        """How the map that we have disagrees with it, and what to do; None: it does not."""
+        """How the map that we have differs from it, and what to do; None: it does not."""
+        said = self.contradiction(name, shards)
+        if said is not None or self.version == shards.version:
+            return said
+        what = (
+            f"the map has version {shards.version}, and shard {name!r} knows version "
+            f"{self.version}; "
+        )
+        if self.version > shards.version:
+            return what + "start this process with the newer map"
+        return what + f"run {_APPLY}"
+
+    def contradiction(self, name: str, shards: ShardMap) -> str | None:
+        """What cannot be meant, and what to do; None: nothing. Another version can be meant."""
         if self.shard != name:
             return (
                 f"the map calls a database {name!r} that is shard {self.shard!r}; are two "
                 "addresses exchanged?"
             )
-        if self.version > shards.version:
-            return (
-                f"the map has version {shards.version}, and shard {name!r} knows version "
-                f"{self.version}; start this process with the newer map"
-            )
-        if self.version < shards.version:
-            return (
-                f"the map has version {shards.version}, and shard {name!r} knows version "
-                f"{self.version}; run {_APPLY}"
-            )
+        if self.version != shards.version:
+            return None
         if (self.default, self.domains) != (shards.default, dict(shards.domains)):
             return (
                 f"version {self.version} of the map says something else on shard {name!r}; a map "
@@ -76,8 +100,13 @@ async def adopt(gateway: Gateway, name: str, shards: ShardMap) -> bool:
     return bool(await gateway.patient.value(_ADOPT, params))
 
 
-async def require_agreement(gateway: Gateway, name: str, shards: ShardMap) -> None:
-    """Raise InvalidSettingError if database and map disagree; one that knows of none is told."""
+async def require_agreement(gateway: Gateway, name: str, shards: ShardMap) -> ShardRecord:
+    """What the database knows of the map; one that knows nothing is told.
+
+    InvalidSettingError: they contradict each other. Another version does not: while processes are
+    started anew after `apply`, some have the former map, and most domains are where they were. Each
+    domain is looked at when it is needed, and the database refuses those that are not its own.
+    """
     record = await record_of(gateway)
     if record is None:
         try:
@@ -87,9 +116,12 @@ async def require_agreement(gateway: Gateway, name: str, shards: ShardMap) -> No
                 f"shard {name!r} does not know the map yet, and this login may not tell it "
                 f"({error}); run {_APPLY} as the owner of the schema"
             ) from error
-        return
-    if said := record.difference(name, shards):
+        return ShardRecord(name, shards.version, shards.default, dict(shards.domains))
+    if said := record.contradiction(name, shards):
         raise InvalidSettingError(said)
+    if said := record.difference(name, shards):
+        _log.warning("%s; domains that both put there are served meanwhile", said)
+    return record
 
 
 async def domains_here(gateway: Gateway) -> dict[str, bool]:

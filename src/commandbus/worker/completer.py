@@ -50,6 +50,8 @@ class Completer:
         self._in_flight = 0
         self._settled = asyncio.Event()
         self._settled.set()
+        #: How many go into one commit; less than MAX_GROUP after one that took too long.
+        self._most = MAX_GROUP
 
     @property
     def backlog(self) -> int:
@@ -80,7 +82,9 @@ class Completer:
         await self._work.wait()
         # Let whatever is ready in this turn of the event loop join the group.
         await asyncio.sleep(0)
-        group = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_GROUP))]
+        group = [
+            self._pending.popleft() for _ in range(min(len(self._pending), self._most, MAX_GROUP))
+        ]
         if not self._pending:
             self._work.clear()
         self._in_flight = len(group)
@@ -98,6 +102,9 @@ class Completer:
             try:
                 lost = await self.store.settle(self.domain, group)
             except DatabaseUnavailableError as error:
+                if error.took_long and len(group) > 1:
+                    await self._commit_in_halves(group, error)
+                    return
                 pause = backoff.next()
                 _log.warning("cannot commit outcomes, next try in %.2f s: %s", pause, error)
                 await asyncio.sleep(pause)
@@ -105,11 +112,24 @@ class Completer:
             except CommandBusError as error:
                 await self._commit_one_by_one(group, error)
                 return
+            if len(group) >= self._most:
+                self._most = min(MAX_GROUP, self._most + max(1, self._most // 8))
             self.totals.add(group, lost)
             for command_id in lost:
                 _log.warning("the result of %s came after its lease: ignored", command_id)
             self.on_settled([outcome.lease for outcome in group])
             return
+
+    async def _commit_in_halves(
+        self, group: list[Outcome], error: DatabaseUnavailableError
+    ) -> None:
+        # The same again would take as long again. Later groups grow slowly: each that is too large
+        # costs all of its time.
+        half = len(group) // 2
+        self._most = half
+        _log.warning("%d outcomes took too long, next %d of them: %s", len(group), half, error)
+        await self._commit(group[:half])
+        await self._commit(group[half:])
 
     async def _commit_one_by_one(self, group: list[Outcome], error: CommandBusError) -> None:
         if len(group) > 1:

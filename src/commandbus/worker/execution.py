@@ -158,6 +158,7 @@ class Execution:
             # Also a CancelledError, if something that the handler waited for was cancelled. A
             # command given back without a counted attempt would come again and again.
             if driver is not None:
+                self._own_transactions().leave_reader(driver, error)
                 error = self._lost_or(driver, error)
             outcome = self.failure(run, entry, error)
         else:
@@ -263,7 +264,12 @@ class Execution:
         # The failure of an abandoned run is recorded; its lease would be over, not refused.
         if outcome.kind is not OutcomeKind.COMPLETE or run.is_abandoned:
             raise RollBackError(outcome)
-        if await transaction.settle(run.lease.domain, [outcome]):
+        try:
+            is_refused = await transaction.settle(run.lease.domain, [outcome])
+        except Exception as error:
+            self._own_transactions().leave_reader(transaction.driver, error)
+            raise
+        if is_refused:
             raise refused(run.lease)
 
     def _transaction(self, entry: HandlerEntry) -> AbstractAsyncContextManager[Transaction]:

@@ -149,7 +149,11 @@ class ThreadTransaction:
         try:
             with ExitStack() as stack:
                 conn, driver = self._begin(stack)
-                result = self._work(handler, ctx, conn, driver)
+                try:
+                    result = self._work(handler, ctx, conn, driver)
+                except Exception as error:
+                    self._transactions.leave_reader(driver, error)
+                    raise
         except RollBackError as rolled_back:
             self.outcome = rolled_back.outcome
             return None

@@ -68,6 +68,10 @@ TASKS = {
         "QUEUES": ["together"],
         "OPTIONS": {"domain": "jobs", "transactional": True},
     },
+    "once": {
+        "BACKEND": "commandbus.django.tasks.CommandBusBackend",
+        "OPTIONS": {"domain": "once", "retry_policy": {"max_attempts": 1}},
+    },
 }
 if django.VERSION < (6,):
     INSTALLED_APPS.append("django_tasks")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from typing import Any, cast
 from urllib.parse import quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import CommandBusError
-from commandbus.http.auth.scopes import requires
+from commandbus.http.auth.scopes import Requires
 from commandbus.http.console import sign_in
 from commandbus.http.console.answers import page_response
 from commandbus.http.console.calling import framed, view_in, with_view
 from commandbus.http.console.forms import Fields, Form
 from commandbus.http.console.origins import check_origin
 from commandbus.http.console.screen import ActionRoute, Page, Screen, signature_of
-from commandbus.http.console.view import View
+from commandbus.http.console.view import View, view_of
 from commandbus.http.problems import Kind, Problem
 from commandbus.privacy.redaction import redact_text
 
@@ -44,7 +47,7 @@ def add_action(router: APIRouter, screen: Screen, route: ActionRoute) -> None:
 
     signature = signature_of(route.handler)
     wants_form = "form" in signature.parameters
-    needed = [requires(route.scope, *route.alternatives)]
+    needed = [Depends(_Rights(route))]
     parameters = list(signature.parameters.values())
     if not wants_form:
         parameters.append(
@@ -58,6 +61,22 @@ def add_action(router: APIRouter, screen: Screen, route: ActionRoute) -> None:
     )  # fmt: skip
 
 
+class _Rights(Requires):
+    """What an action needs; who lacks it is in the audit too, as all who are refused."""
+
+    def __init__(self, route: ActionRoute) -> None:
+        super().__init__(route.scope, *route.alternatives)
+        self._route = route
+
+    async def __call__(self, request: Request) -> Caller:
+        """The caller, if it may; Problem otherwise."""
+        try:
+            return await super().__call__(request)
+        except (Problem, CommandBusError) as error:
+            await _note(view_of(request), self._route, Form(()), error)
+            raise
+
+
 async def _refused(view: View, route: ActionRoute, form: Form) -> Response | None:
     """Refuse a form that is not the caller's own; ask an administrator for the token again."""
     try:
@@ -65,17 +84,27 @@ async def _refused(view: View, route: ActionRoute, form: Form) -> Response | Non
     except Problem as problem:
         await _note(view, route, form, problem)
         raise
-    if not sign_in.needs_proof(view, route.scope):
+    if not await _is_of_administrators(view, route) or not await sign_in.needs_proof(view):
         return None
-    problem_found = await sign_in.prove(view, form)
-    if problem_found is None:
+    wrong = await sign_in.prove(view, form)
+    if wrong is None:
         return None
+    if wrong:
+        await _note(view, route, form, Problem(Kind.PERMISSION_DENIED, wrong))
     values = {
         "fields": [each for each in form.fields if each[0] not in {"csrf", "proof", "username"}],
         "action": quote(view.path),
-        "wrong": problem_found.detail,
+        "wrong": wrong,
+        "command": shlex.join(["commandbus", "open", "--print", "--operator", view.actor]),
     }
     return await page_response(view, Page("prove.html", values, "Your token again", 403))
+
+
+async def _is_of_administrators(view: View, route: ActionRoute) -> bool:
+    """Whether an action is one for which an administrator's session alone is not enough."""
+    if view.session is None:
+        return False
+    return route.scope is Scope.ADMIN or (route.proof is not None and await route.proof(view))
 
 
 def _check_form(view: View, form: Form) -> None:

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
 
 from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError
+from commandbus.http.auth.gate import path_below
+from commandbus.http.console.bare import bare_page, is_page
 from commandbus.http.console.cookies import is_https
 from commandbus.http.console.door import ConsoleDoor
 from commandbus.http.console.forms import CsrfTokens, Placeholders
@@ -26,7 +30,9 @@ from commandbus.http.console.screen import Count, Screen
 from commandbus.http.context import info_of
 from commandbus.http.peers import address_of
 from commandbus.http.platform import Platform
+from commandbus.http.problems import Problem
 from commandbus.http.waiting import LongPolls
+from commandbus.privacy.redaction import redact_text
 
 _log = logging.getLogger("commandbus.http")
 
@@ -93,6 +99,20 @@ class Console:
     def is_secure(self, request: Request) -> bool:
         """Whether the browser came by HTTPS, as far as the trusted proxy says."""
         return is_https(request)
+
+    def page_of(self, scope: Scope, problem: Problem) -> Response | None:
+        """A problem that no page of the console has shown, as one: what went wrong before or around
+        it. It reads nothing, because who asks too much must not cost more.
+        """
+        request = Request(scope)
+        if not self.door.leads(path_below(scope)) or not is_page(request):
+            return None
+        info = info_of(scope)
+        try:
+            return bare_page(request, self.here, problem, "" if info is None else info.request_id)
+        except Exception as error:  # noqa: BLE001  (what cannot be shown is said without a page)
+            _log.error("a problem cannot be shown: %s", redact_text(repr(error)))
+            return None
 
     async def domains_for(self, view: View) -> tuple[str, ...]:
         """The domains that the caller reaches. One query in some seconds for all pages."""

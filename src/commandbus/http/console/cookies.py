@@ -22,8 +22,9 @@ NOTICE_SECONDS = 30
 MAX_NOTICE = 500
 
 
-#: Of the session. The first name binds a cookie to this host and to HTTPS; on plain HTTP, which is
-#: for one's own machine only, the port keeps several services apart: cookies do not.
+#: Of the session. The first name binds a cookie to this host and to HTTPS, and to the path `/`:
+#: below a prefix the place is in the name, so that deployments of one host leave each other alone.
+#: On plain HTTP, which is for one's own machine only, so is the port: cookies do not know ports.
 SECURE_SESSION = "__Host-commandbus"
 PLAIN_SESSION = "commandbus-session"
 
@@ -33,30 +34,31 @@ def is_https(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-def _session_name(request: Request) -> str:
+def _session_name(request: Request, root: str) -> str:
+    place = f"-{hashlib.sha256(root.encode()).hexdigest()[:8]}" if root else ""
     if is_https(request):
-        return SECURE_SESSION
-    return f"{PLAIN_SESSION}-{request.url.port or 80}"
+        return f"{SECURE_SESSION}{place}"
+    return f"{PLAIN_SESSION}-{request.url.port or 80}{place}"
 
 
-def session_cookie(request: Request) -> str:
-    """The secret of a session; empty if there is none."""
-    found = request.cookies.get(_session_name(request), "")
+def session_cookie(request: Request, root: str) -> str:
+    """The secret of a session of the service below `root`; empty if there is none."""
+    found = request.cookies.get(_session_name(request, root), "")
     return found if len(found) <= 100 else ""
 
 
-def set_session(response: Response, request: Request, secret: str) -> None:
+def set_session(response: Response, request: Request, root: str, secret: str) -> None:
     """Give the browser its session; it ends with the browser, or before."""
     response.set_cookie(
-        _session_name(request), secret, path="/", secure=is_https(request), httponly=True,
+        _session_name(request, root), secret, path="/", secure=is_https(request), httponly=True,
         samesite="strict",
     )  # fmt: skip
 
 
-def end_session(response: Response, request: Request) -> None:
+def end_session(response: Response, request: Request, root: str) -> None:
     """Take the session away."""
     response.delete_cookie(
-        _session_name(request), path="/", secure=is_https(request), httponly=True,
+        _session_name(request, root), path="/", secure=is_https(request), httponly=True,
         samesite="strict",
     )  # fmt: skip
 
@@ -95,7 +97,8 @@ def notice_of(view: View) -> str:
     """What a page should say, if it is ours and not old."""
     body, _, signature = view.request.cookies.get(NOTICE, "").rpartition(".")
     when, _, text = body.partition(".")
-    if not body or not hmac.compare_digest(signature, _signature(view, body)):
+    expected = _signature(view, body).encode()
+    if not body or not hmac.compare_digest(signature.encode(errors="replace"), expected):
         return ""
     if not when.isdigit() or time.time() - int(when) > NOTICE_SECONDS:
         return ""

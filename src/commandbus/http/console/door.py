@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -14,7 +11,7 @@ from uuid import UUID
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope
 
 from commandbus.access.model import Caller
@@ -23,10 +20,10 @@ from commandbus.errors import CommandBusError
 from commandbus.http.auth.authenticators import NoAuth, NotAuthenticated
 from commandbus.http.auth.gate import Strangers
 from commandbus.http.auth.json_web_tokens import JwtAuth
-from commandbus.http.auth.tokens import remember
-from commandbus.http.console.cookies import session_cookie, theme_of
-from commandbus.http.console.headers import PAGE_HEADERS
-from commandbus.http.console.rendering import assets, environment
+from commandbus.http.console.again import asks_again
+from commandbus.http.console.bare import is_page, lone_page
+from commandbus.http.console.cookies import session_cookie
+from commandbus.http.console.known import KnownSessions
 from commandbus.http.context import RequestInfo
 from commandbus.http.platform import Platform
 from commandbus.http.problems import Kind, Problem, problem_of, unauthenticated
@@ -47,8 +44,7 @@ class ConsoleDoor:
         self._hook = hook
         self._below = f"{here.prefix}/console/"
         self._seconds = here.settings.token_cache_seconds
-        #: Sessions by the secret of their cookie, each with the time at which it was asked for.
-        self._known: OrderedDict[str, tuple[ConsoleSession, float]] = OrderedDict()
+        self._known = KnownSessions(here.bus.tokens.sessions, self._seconds)
 
     @property
     def has_sessions(self) -> bool:
@@ -71,16 +67,18 @@ class ConsoleDoor:
         try:
             info.caller = await self._caller(request, info)
         except CommandBusError as error:
-            if not _is_page(request):
+            if not is_page(request):
                 raise
-            return self._unavailable(request, problem_of(error))
+            # Nobody can say who asks: a page that says so, and looks again by itself.
+            problem = problem_of(error)
+            return lone_page(request, self._here, problem, info.request_id, looks_again=True)
         if info.caller is not None:
             return None
         is_wrong = "authorization" in request.headers
-        leads_on = self.has_sessions and not is_wrong and _is_page(request)
+        leads_on = self.has_sessions and not is_wrong and is_page(request)
         await self.strangers.charge(scope, receive, info, is_wrong=is_wrong, is_public=leads_on)
         if leads_on:
-            return self._to_sign_in(request)
+            return asks_again(request, self._root(request)) or self._to_sign_in(request)
         if self._hook is not None:
             raise Problem(Kind.UNAUTHENTICATED, "sign in to the application first")
         raise unauthenticated(is_jwt=isinstance(self._here.auth, JwtAuth))
@@ -98,7 +96,7 @@ class ConsoleDoor:
             check = getattr(auth, "check_again", auth.authenticate)
             info.check_again = partial(check, request.headers)
             return caller
-        secret = session_cookie(request)
+        secret = session_cookie(request, self._root(request))
         if not secret or not self.has_sessions:
             return None
         found = await self.session_of(secret, is_used=_is_use(request, self._below))
@@ -106,7 +104,7 @@ class ConsoleDoor:
             return None
         session, caller = found
         info.session = session
-        info.check_again = partial(self._check_again, secret)
+        info.check_again = partial(self._check_again, secret, info)
         return caller
 
     async def _by_hook(self, request: Request) -> Caller | None:
@@ -123,16 +121,9 @@ class ConsoleDoor:
         self, secret: str, *, is_used: bool, max_age: float | None = None
     ) -> tuple[ConsoleSession, Caller] | None:
         """The session of a cookie and its caller, if both the session and its token are good."""
-        now, age = time.monotonic(), self._seconds if max_age is None else max_age
-        session, asked_at = self._known.get(secret, (None, 0.0))
-        # Streams ask often without using the session: that must not hide that a person does.
-        is_due = is_used and session is not None and _seconds_since(session.last_seen_at) > 60
-        if session is None or is_due or now - asked_at >= age:
-            session = await self._here.bus.tokens.sessions.use(secret, is_used=is_used)
-            if session is None:
-                self._known.pop(secret, None)
-                return None
-            remember(self._known, secret, (session, now))
+        session = await self._known.find(secret, is_used=is_used, max_age=max_age)
+        if session is None:
+            return None
         auth: Any = self._here.auth
         caller: Caller | None = await auth.caller_of_token(
             session.token_id, fresh=max_age is not None
@@ -140,10 +131,11 @@ class ConsoleDoor:
         # A token belongs to one user for ever; another one would be somebody else's session.
         return (session, caller) if caller and caller.user_id == session.user_id else None
 
-    async def _check_again(self, secret: str) -> Caller:
+    async def _check_again(self, secret: str, info: RequestInfo) -> Caller:
         found = await self.session_of(secret, is_used=False, max_age=self._seconds / 2)
         if found is None:
             raise NotAuthenticated
+        info.session = found[0]  # another tab may have kept it: its end is told to this one
         return found[1]
 
     async def prove(self, text: str) -> Caller | None:
@@ -155,22 +147,11 @@ class ConsoleDoor:
 
     def forget_session(self, session_id: UUID) -> None:
         """Ask the database again: the session was changed."""
-        for secret, (known, _) in list(self._known.items()):
-            if known.session_id == session_id:
-                del self._known[secret]
+        self._known.forget(session_id)
 
-    def _unavailable(self, request: Request, problem: Problem) -> ASGIApp:
-        """Nobody can say who asks: a page that says so, and looks again by itself."""
-        root = request.scope.get("root_path", "").rstrip("/") + self._here.prefix
-        text = (
-            environment()
-            .get_template("unavailable.html")
-            .render(problem=problem, theme=theme_of(request), home=f"{root}/console/",
-                    css=f"{root}/console/assets/{assets()['console.css'].hashed_name}",
-                    here=self._here)
-        )  # fmt: skip
-        headers = PAGE_HEADERS | {"Refresh": "5"} | dict(problem.headers)
-        return HTMLResponse(text, problem.kind.status, headers)
+    def _root(self, request: Request) -> str:
+        """Where the service is, as the browser knows it."""
+        return str(request.scope.get("root_path", "")).rstrip("/") + self._here.prefix
 
     def _to_sign_in(self, request: Request) -> ASGIApp:
         root = request.scope.get("root_path", "").rstrip("/") + self._below.rstrip("/")
@@ -181,16 +162,6 @@ class ConsoleDoor:
             target += f"?{request.url.query}"
         wanted = f"?next={quote(target)}" if target.startswith(f"{root}/") else ""
         return RedirectResponse(f"{root}{SIGN_IN}{wanted}", 303)
-
-
-def _seconds_since(moment: datetime) -> float:
-    return (datetime.now(UTC) - moment).total_seconds()
-
-
-def _is_page(request: Request) -> bool:
-    """Whether a browser shows the answer as a page: then it is led to the sign-in."""
-    headers = request.headers
-    return "text/html" in headers.get("accept", "") and "x-console-regions" not in headers
 
 
 def _is_use(request: Request, below: str) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ FAILING_SECONDS = 3.0
 BEAT_SECONDS = 5.0
 #: Milliseconds after which a browser connects again.
 RETRY_MS = 2_000
+#: Looks for pages without a stream that are kept, for all who ask for the same.
+MAX_GLANCES = 500
 
 _log = logging.getLogger("commandbus.http")
 
@@ -44,6 +47,8 @@ class Look:
 Counts = Callable[[], Awaitable[dict[str, int]]]
 #: Looks once.
 Looker = Callable[[], Awaitable[Look]]
+#: What one viewer is told beside the regions: when its session ends, for example.
+Extras = Callable[[], Mapping[str, object]]
 
 
 @dataclass(slots=True)
@@ -128,11 +133,20 @@ class Watcher:
         self._changed = asyncio.Event()
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A look, and when it was."""
+
+    look: Look
+    at: datetime
+
+
 class Live:
     """The watchers of one process."""
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, Watcher] = {}
+        self._glances: OrderedDict[Hashable, tuple[float, asyncio.Task[Seen]]] = OrderedDict()
 
     @property
     def watching(self) -> int:
@@ -149,6 +163,7 @@ class Live:
         personalise: Callable[[str], str],
         is_closing: Callable[[], bool],
         counts: Counts | None = None,
+        extras: Extras = dict,
     ) -> AsyncIterator[bytes]:
         """The events of one viewer, for at most `longest` seconds. `counts` gives the numbers of
         the navigation, which are kept elsewhere.
@@ -160,7 +175,7 @@ class Live:
         watcher.viewers += 1
         try:
             numbers: dict[str, int] | None = None
-            async for event in _events(watcher, longest, personalise, is_closing):
+            async for event in _events(watcher, longest, personalise, is_closing, extras):
                 yield event
                 if counts is not None and (found := await counts()) != numbers:
                     numbers = found
@@ -171,12 +186,40 @@ class Live:
                 del self._watchers[key]
                 watcher.stop()
 
+    async def glance(self, key: Hashable, look: Looker, *, seconds: float) -> Seen:
+        """What a page without a stream gets that asks now and then: what the watcher of its view
+        saw last; if nobody watches, one look for all who ask within `seconds`.
+        """
+        watcher = self._watchers.get(key)
+        if watcher is not None:
+            state = watcher.state
+            if state.problem is not None:
+                raise state.problem.with_traceback(None)
+            if state.seen_at is not None:
+                regions = {name: markup for name, (_, markup) in state.regions.items()}
+                return Seen(Look(regions, state.is_final), state.seen_at)
+        began, task = self._glances.get(key, (0.0, None))
+        now = time.monotonic()
+        if task is None or now - began >= max(MIN_SECONDS, seconds):
+            task = asyncio.create_task(_look_once(look))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._glances[key] = (now, task)
+            self._glances.move_to_end(key)
+            while len(self._glances) > MAX_GLANCES:
+                self._glances.popitem(last=False)
+        return await asyncio.shield(task)
+
+
+async def _look_once(look: Looker) -> Seen:
+    return Seen(await look(), datetime.now(UTC))
+
 
 async def _events(
     watcher: Watcher,
     longest: float,
     personalise: Callable[[str], str],
     is_closing: Callable[[], bool],
+    extras: Extras,
 ) -> AsyncIterator[bytes]:
     deadline = time.monotonic() + longest
     yield f"retry: {RETRY_MS}\n\n".encode()
@@ -194,10 +237,10 @@ async def _events(
                     if changed > sent or had_problem
                 }
                 had_problem = False
-                yield _event("regions", {"regions": regions, "as_of": _as_of(state)})
+                yield _event("regions", {"regions": regions, "as_of": _as_of(state), **extras()})
                 sent = version
         elif state.problem is None:
-            yield _event("beat", {"as_of": _as_of(state)})
+            yield _event("beat", {"as_of": _as_of(state), **extras()})
         else:
             yield b": \n\n"
         if state.is_final:

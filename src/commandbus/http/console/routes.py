@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, cast
 
@@ -16,11 +16,16 @@ from commandbus.errors import CommandBusError
 from commandbus.http.auth.scopes import requires
 from commandbus.http.console import cookies, sign_in
 from commandbus.http.console.actions import add_action
-from commandbus.http.console.answers import error_page, page_response
+from commandbus.http.console.answers import (
+    error_page,
+    page_response,
+    regions_response,
+    session_end,
+)
 from commandbus.http.console.calling import framed, loaded, view_in
 from commandbus.http.console.console import Console
 from commandbus.http.console.door import ConsoleDoor
-from commandbus.http.console.headers import PAGE_HEADERS
+from commandbus.http.console.headers import PAGE_HEADERS, REGIONS_HEADER
 from commandbus.http.console.live import Look
 from commandbus.http.console.rendering import assets, environment, render_regions
 from commandbus.http.console.screen import ActionRoute, Page, PageRoute, Screen, signature_of
@@ -89,6 +94,8 @@ def _add_page(router: APIRouter, screen: Screen, route: PageRoute) -> None:
 
     async def show(**given: Any) -> Response:
         view = framed(view_in(given), screen, route)
+        if route.live_seconds is not None and view.request.headers.get(REGIONS_HEADER) == "poll":
+            return await _glance(route, given, view)
         page = await loaded(route, given, view)
         return await page_response(view, page) if isinstance(page, Page) else cast(Response, page)
 
@@ -124,7 +131,10 @@ def _add(
 # -- live
 
 
-def _stream(route: PageRoute, given: dict[str, Any], view: View) -> Response:
+def _watched(
+    route: PageRoute, given: dict[str, Any], view: View
+) -> tuple[Hashable, Callable[[], Awaitable[Look]]]:
+    """What a view has in common for all who see the same, and how to look at it for them."""
     watched = view.shared(is_personal=route.is_personal)
     given = dict(given)
 
@@ -138,15 +148,32 @@ def _stream(route: PageRoute, given: dict[str, Any], view: View) -> Response:
     who = view.caller.user_id if route.is_personal else None
     query = tuple(sorted(view.request.query_params.multi_items()))
     path = tuple(sorted((key, str(value)) for key, value in view.request.path_params.items()))
+    return (route.name, path, query, view.visibility, who, view.here.root), look
+
+
+async def _glance(route: PageRoute, given: dict[str, Any], view: View) -> Response:
+    """The regions for a page without a stream, from what is looked at for all."""
+    key, look = _watched(route, given, view)
+    seen = await view.console.live.glance(key, look, seconds=route.live_seconds or 1.0)
+    regions = {
+        name: view.console.placeholders.filled(markup, view.csrf_tokens)
+        for name, markup in seen.look.regions.items()
+    }
+    return regions_response(view, regions, is_final=seen.look.is_final, at=seen.at)
+
+
+def _stream(route: PageRoute, given: dict[str, Any], view: View) -> Response:
+    key, look = _watched(route, given, view)
     streams = view.console.streams
     events = view.console.live.follow(
-        (route.name, path, query, view.visibility, who, view.here.root),
+        key,
         look,
         seconds=route.live_seconds or 1.0,
         longest=view.here.settings.max_stream_seconds,
         personalise=partial(view.console.placeholders.filled, tokens=view.csrf_tokens),
         is_closing=lambda: streams.is_closing,
         counts=partial(view.console.counts_for, view),
+        extras=partial(session_end, view),
     )
     return EventStream(events, streams, headers={"X-Accel-Buffering": "no"})
 

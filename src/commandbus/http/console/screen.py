@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: What a page's function gets (`view`, then parameters of the request) and returns.
 Handler = Callable[..., Awaitable[Any]]
+#: Whether an action is an administrator's, though its scope is not: asked before it is done.
+Proof = Callable[["View"], Awaitable[bool]]
 #: The number beside a screen's name in the navigation; None: no number.
 Count = Callable[["View"], Awaitable[int | None]]
 
@@ -67,6 +69,8 @@ class ActionRoute:
     alternatives: tuple[Scope, ...] = ()
     #: Whether the audit gets a line of it: all that changes something but the look of pages.
     is_audited: bool = True
+    #: Whether this one needs the token again, beside all that have the scope admin.
+    proof: Proof | None = None
 
 
 @dataclass(slots=True)
@@ -122,12 +126,18 @@ class Screen:
         name: str | None = None,
         alternatives: tuple[Scope, ...] = (),
         audited: bool = True,
+        proof: Proof | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Add an action under /console: a POST, which needs its form's token."""
+        """Add an action under /console: a POST, which needs its form's token. What only
+        administrators do is proved with the API token again: all with the scope admin, and
+        whatever `proof` says of.
+        """
 
         def add(handler: Handler) -> Handler:
             found = name or f"{self.name}.{_name_of(handler)}"
-            self.actions.append(ActionRoute(found, path, handler, scope, alternatives, audited))
+            self.actions.append(
+                ActionRoute(found, path, handler, scope, alternatives, audited, proof)
+            )
             return handler
 
         return add

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from commandbus.access.model import Caller, Scope
+from commandbus.access.sessions import ConsoleSession
 from commandbus.errors import CommandBusError, RateLimitExceededError
 from commandbus.http.console import cookies
 from commandbus.http.console.console import Console
@@ -96,10 +97,28 @@ async def _begin(request: Request, caller: Caller, target: str) -> Response:
         "address": address_of(request.scope),
         "agent": redact_text(request.headers.get("user-agent", ""), 200),
     }
+    root = here.url("")
+    await _end_former(request, cookies.session_cookie(request, root))
     secret, _ = await here.bus.tokens.sessions.begin(token_id, caller.user_id, ends, details)
     answer = RedirectResponse(target or here.url(f"{ROOT}/"), 303)
-    cookies.set_session(answer, request, secret)
+    cookies.set_session(answer, request, root, secret)
     return answer
+
+
+async def _end_former(request: Request, secret: str) -> None:
+    """End the session that this browser had: its cookie is about to be replaced, and nobody could
+    end it any more without looking for it.
+    """
+    door = _console_of(request).door
+    former = await door.session_of(secret, is_used=False) if secret else None
+    if former is None:
+        return
+    session, _ = former
+    await platform_of(request).bus.tokens.sessions.end(
+        session.session_id, actor=session.user_id, owner=session.user_id,
+        details={"address": address_of(request.scope), "why": "another sign-in"},
+    )  # fmt: skip
+    door.forget_session(session.session_id)
 
 
 def _page(request: Request, target: str, problem: Problem | None = None) -> Response:
@@ -137,7 +156,7 @@ async def sign_out(view: View) -> Response:
     answer = RedirectResponse(view.here.url(f"{ROOT}/sign-in"), 303)
     if view.session is not None:
         await end_session(view, view.session.session_id)
-        cookies.end_session(answer, view.request)
+        cookies.end_session(answer, view.request, view.here.url(""))
     return answer
 
 
@@ -156,27 +175,53 @@ async def end_session(view: View, session_id: UUID, *, of_anybody: bool = False)
 # -- before an administrator's act
 
 
-def needs_proof(view: View, scope: Scope) -> bool:
-    """Whether the token must be given again: for what administrators do, after ten minutes."""
-    if scope is not Scope.ADMIN or view.session is None:
+async def needs_proof(view: View) -> bool:
+    """Whether the token must be given again: after ten minutes."""
+    if view.session is None or not _is_old(view.session):
         return False
-    return datetime.now(UTC) - view.session.proved_at > PROOF_LIFE
+    # It may have been given to another process since this one has asked.
+    secret = cookies.session_cookie(view.request, view.here.url(""))
+    found = await view.console.door.session_of(secret, is_used=True, max_age=0.0)
+    return found is None or _is_old(found[0])
 
 
-async def prove(view: View, form: Form) -> Problem | None:
-    """Take the token that was typed; why not, if it is not the one of this session."""
-    text = form.text("proof")
-    if not text:
-        return Problem(Kind.PERMISSION_DENIED, "")
+def _is_old(session: ConsoleSession) -> bool:
+    return datetime.now(UTC) - session.proved_at > PROOF_LIFE
+
+
+async def prove(view: View, form: Form) -> str | None:
+    """Take what was typed: the token of this session, or a new code of `commandbus open`. None if
+    it is good, otherwise why not; nothing if nothing was typed.
+    """
+    text, session = form.text("proof"), view.session
+    if not text or session is None:
+        return ""
     caller = await view.console.door.prove(text)
-    session = view.session
-    if session is None or caller is None or caller.token_id != session.token_id:
-        info = info_of(view.request.scope)
-        if info is not None:
-            await view.console.door.strangers.charge(
-                view.request.scope, view.request.receive, info, is_wrong=True
-            )
-        return Problem(Kind.PERMISSION_DENIED, "this is not the token that you signed in with")
-    await view.bus.tokens.sessions.prove(session.session_id)
-    view.console.door.forget_session(session.session_id)
-    return None
+    is_proved = caller is not None and caller.token_id == session.token_id
+    if not is_proved and not text.startswith("cb_"):
+        is_proved = await _is_proved_by_code(view, session, text.rpartition("#")[2])
+    if is_proved:
+        await view.bus.tokens.sessions.prove(session.session_id)
+        view.console.door.forget_session(session.session_id)
+        return None
+    info = info_of(view.request.scope)
+    if info is not None:
+        await view.console.door.strangers.charge(
+            view.request.scope, view.request.receive, info, is_wrong=True
+        )
+    return (
+        "this is neither the token that you signed in with, nor a new code of `commandbus open` "
+        f"for {session.user_id}"
+    )
+
+
+async def _is_proved_by_code(view: View, session: ConsoleSession, code: str) -> bool:
+    """Whether this is a code for an administrator of the same name: who makes one has the
+    database, and with it more than any token gives. It is used up, no matter for whom.
+    """
+    token_id = await view.bus.tokens.sessions.use_code(code)
+    if token_id is None:
+        return False
+    auth: Any = view.here.auth
+    caller: Caller | None = await auth.caller_of_token(token_id, fresh=True)
+    return caller is not None and caller.user_id == session.user_id and caller.may(Scope.ADMIN)

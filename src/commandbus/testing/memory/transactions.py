@@ -54,6 +54,8 @@ class MemoryTransactions:
     def is_lost(self, driver: Any, error: BaseException) -> bool:  # noqa: ARG002
         return False
 
+    def leave_reader(self, driver: Any, error: BaseException) -> None: ...
+
     def interrupt(self, driver: Any) -> None: ...
 
     @asynccontextmanager

@@ -44,9 +44,17 @@ def pay(command: Command, ctx: HandlerContext) -> dict[str, Any]:
         _take_the_lease(command)
     if command.data.get("loses_connection") and not ctx.snoozes:
         _end(connection)
+    if command.data.get("reads_only") and not ctx.snoozes:
+        _read_only("set transaction read only")
     time.sleep(command.data.get("seconds", 0))
     _say(b"-")
     return {"paid": order.paid}
+
+
+def _read_only(how: str) -> None:
+    """As if the server had become one that only reads, with its connections kept."""
+    connection.cursor().execute(how)
+    Order.objects.create(number="never")
 
 
 @handlers.handle("Note")
@@ -58,6 +66,9 @@ def note(command: Command, ctx: HandlerContext) -> None:
     if command.data.get("loses_connection") and not ctx.snoozes:
         Order.objects.filter(number=command.data["number"]).delete()
         _end(connection)
+    if command.data.get("reads_only") and not ctx.snoozes:
+        Order.objects.filter(number=command.data["number"]).delete()
+        _read_only("set default_transaction_read_only = on")
 
 
 @handlers.handle("Forward")

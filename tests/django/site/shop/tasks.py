@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 from commandbus.django.task_api import task
 from shop.models import Order
+
+entered, let_go = threading.Event(), threading.Event()
 
 
 @task
@@ -40,6 +44,19 @@ def writes(number: str, *, is_wrong: bool = False) -> None:
     Order.objects.create(number=number)
     if is_wrong:
         raise ValueError("after all")
+
+
+@task(backend="once")
+def hangs() -> None:
+    """Goes on until it is let go, and then says that all is well."""
+    entered.set()
+    let_go.wait(30)
+
+
+@task(backend="once")
+async def ahangs() -> None:
+    """The same on the event loop."""
+    await asyncio.sleep(30)
 
 
 @task

@@ -68,6 +68,7 @@ begin
     execute format(
         'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
         ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
+    perform commandbus.make_queue_verbs(v_physical);
 end $$;
 
 -- The two queues of a domain, made on first use.
@@ -87,10 +88,16 @@ language plpgsql as $$
 declare
     v_msg_ids bigint[];
     v_table   text := 'q_' || commandbus.physical_queue(p_queue);
+    v_put     text;
 begin
     if cardinality(p_messages) = 1 then
-        execute format('insert into pgmq.%I (vt, message) values ($1, $2) returning array[msg_id]', v_table)
-           into v_msg_ids using clock_timestamp(), p_messages[1];
+        v_put := commandbus.queue_verb('put', commandbus.physical_queue(p_queue));
+        if v_put is not null then
+            execute 'select ' || v_put || '($1)' into v_msg_ids using p_messages[1];
+        else
+            execute format('insert into pgmq.%I (vt, message) values ($1, $2) returning array[msg_id]', v_table)
+               into v_msg_ids using clock_timestamp(), p_messages[1];
+        end if;
         return v_msg_ids;
     end if;
     execute format(

@@ -45,21 +45,39 @@ create or replace function commandbus.left_in_domain(p_domain text)
 returns table (what text, amount bigint)
 language plpgsql as $$
 declare
-    v_queue text;
-    v_what  text;
-    v_found bigint;
+    v_commands text := 'q_' || commandbus.physical_queue(p_domain || '.commands');
+    v_replies  text := 'q_' || commandbus.physical_queue(p_domain || '.replies');
+    v_table    text;
 begin
-    for v_queue, v_what in values ('.commands', 'commands that wait or run'), ('.replies', 'replies that nobody has read')
+    -- Its commands, and all queues of its name that replies go to: others than .replies are read by their name.
+    for v_table in select v_commands where commandbus.queue_exists(p_domain || '.commands')
+                   union all
+                   select t from commandbus.reply_tables(p_domain) t where starts_with(t, 'q_')
     loop
-        if commandbus.queue_exists(p_domain || v_queue) then
-            execute format('select count(*) from pgmq.%I', 'q_' || commandbus.physical_queue(p_domain || v_queue))
-               into v_found;
-            what := v_what;
-            amount := v_found;
-            return next;
-        end if;
+        what := case v_table
+                    when v_commands then 'commands that wait or run'
+                    when v_replies then 'replies that nobody has read'
+                    else 'messages that nobody has read in ' || quote_literal(substr(v_table, 3)) end;
+        execute format('select count(*) from pgmq.%I', v_table) into amount;
+        return next;
     end loop;
     return query
+        select 'replies of calls that nobody has taken', count(*) from commandbus.command_bus_reply_inbox i
+         where i.domain = p_domain
+        union all
+        select 'commands at a broker', count(*) from commandbus.command_bus_unconfirmed u
+         where u.domain = p_domain
+        union all
+        select 'running bulk operations', count(*) from commandbus.command_bus_bulk_operation o
+         where o.domain = p_domain and o.status = 'running'
+        union all
+        -- The other shard would not know them, and would take the same key again.
+        select 'unique keys that are held', count(*) from commandbus.command_bus_unique u
+         where u.domain = p_domain and (u.holds_until > clock_timestamp() or exists (
+                   select from commandbus.command_bus_command c
+                    where c.domain = u.domain and c.command_id = u.command_id
+                      and c.status in ('PENDING', 'IN_PROGRESS', 'IN_TROUBLESHOOTING_QUEUE')))
+        union all
         select 'parked commands', count(*) from commandbus.command_bus_troubleshooting t where t.domain = p_domain
         union all
         select 'commands that are stored and not queued', count(*) from commandbus.command_bus_command c

@@ -18,6 +18,8 @@
     } catch { /* a browser that keeps nothing */ }
     return null;
   };
+  // Several deployments may share one host: what is kept of one is under its own place.
+  const RECENT = "recent " + new URL(document.currentScript.src).pathname.split("assets/")[0];
   const isField = (element) => element?.matches?.("input:not([type=checkbox],[type=radio]), textarea, select, [contenteditable]");
 
   // -- markup of the server: the one place that makes elements of it
@@ -33,7 +35,7 @@
   // -- times: the server's clock, the viewer's zone
   const clock = { drift: 0, utc: stored("utc") === "1" };
   const serverNow = () => Date.now() + clock.drift;
-  const zone = () => clock.utc ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const zone = () => clock.utc || clock.isPaper ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
   const absolute = (time) => time.toLocaleString("sv-SE", { timeZone: zone() });
   const relative = (time) => {
     const seconds = Math.round((serverNow() - time) / 1000);
@@ -46,7 +48,7 @@
     for (const element of all("time", within)) {
       const time = new Date(element.dateTime);
       const whole = absolute(time) + " " + zone();
-      const isNear = Math.abs(serverNow() - time) < 864e5 && !("absolute" in element.dataset);
+      const isNear = !clock.isPaper && Math.abs(serverNow() - time) < 864e5 && !("absolute" in element.dataset);
       const text = isNear ? relative(time) : whole;
       if (element.textContent !== text) element.textContent = text;
       if (element.title !== whole) element.title = whole;
@@ -54,19 +56,48 @@
     for (const element of all("[data-zone]", within)) element.textContent = zone();
   };
 
+  // -- what was typed or chosen, and differs from what the server wrote
+  const isChanged = (each) => each.type === "hidden" || each.type === "submit" ? false
+    : each.options ? [...each.options].some((one) => one.selected !== one.defaultSelected)
+      : each.type === "checkbox" || each.type === "radio" ? each.checked !== each.defaultChecked
+        : each.value !== each.defaultValue;
+  const fields = (within) => all("input, textarea, select", within);
+  const isDirty = () => all("main form[method=post]").some((form) => fields(form).some(isChanged));
+  const isBox = (each) => each.type === "checkbox" || each.type === "radio";
+  const keyOf = (each) => [each.form?.getAttribute("action"), each.name, isBox(each) ? each.value : ""].join(" ");
+
   // -- regions: replaced whole, but never under a hand
   const waiting = new Map();
+  const serial = (content) => {
+    const holder = make("div");
+    holder.append(content.cloneNode(true));
+    return holder.innerHTML;
+  };
+  // What each region was last given, so that the same again changes nothing.
+  const given = new Map(all("[data-region]").map((each) => [each.id, each.innerHTML]));
+  const focusable = (region) => all("a, button, summary, input, textarea, select, [id]", region);
+  const nameOf = (each) => each.id || each.getAttribute("href")
+    || (each.name ? each.name + "=" + (isField(each) ? "" : each.value) : each.textContent);
   const replaceRegion = (region, content) => {
-    const nameOf = (each) => each.id || find("summary", each)?.textContent;
-    const open = new Set(all("details[open]", region).map(nameOf));
-    const valueOf = (each) => each.name + "=" + each.value;
-    const chosen = new Set(all("input:checked", region).map(valueOf));
-    const linkOf = (each) => each.id || each.getAttribute("href");
-    const focused = region.contains(document.activeElement) && linkOf(document.activeElement);
+    const open = new Set(all("details[open]", region).map((each) => each.id || find("summary", each)?.textContent));
+    const typed = fields(region).filter(isChanged);
+    const within = region.contains(document.activeElement) && document.activeElement;
+    const name = within && nameOf(within);
+    const place = within && focusable(region).indexOf(within);
     region.replaceChildren(content);
-    for (const each of all("details", region)) if (open.has(nameOf(each))) each.open = true;
-    for (const each of all("input[type=checkbox]", region)) if (chosen.has(valueOf(each))) each.checked = true;
-    if (focused) all("a, button, [id]", region).find((each) => linkOf(each) === focused)?.focus({ preventScroll: true });
+    for (const each of all("details", region)) if (open.has(each.id || find("summary", each)?.textContent)) each.open = true;
+    const fresh = new Map(fields(region).map((each) => [keyOf(each), each]));
+    for (const old of typed) {
+      const each = fresh.get(keyOf(old));
+      if (!each) continue;
+      if (isBox(each)) each.checked = old.checked;
+      else if (!each.options || [...each.options].some((one) => one.value === old.value)) each.value = old.value;
+    }
+    if (within) {
+      const now = focusable(region);
+      (now.find((each) => nameOf(each) === name) || (now[place]?.tagName === within.tagName && now[place]))
+        ?.focus?.({ preventScroll: true });
+    }
     showTimes(region);
   };
   const hold = (region, content, markup) => {
@@ -94,16 +125,21 @@
     bar.textContent = fresh.size.toLocaleString("en") + " newer – show them";
     bar.onclick = () => "reload" in region.dataset ? location.reload() : replaceRegion(region, parsed(markup));
   };
-  const put = (name, markup) => {
+  const put = (name, markup, isAnother) => {
     const region = document.getElementById("region-" + name);
     if (!region) return;
-    if (isField(document.activeElement) && region.contains(document.activeElement)) {
+    const content = parsed(markup);
+    const text = serial(content);
+    if (given.get(region.id) === text) { waiting.delete(name); return; }
+    const isHeld = isField(document.activeElement) && region.contains(document.activeElement);
+    if (isHeld || find("form[data-sent]", region)) {
       waiting.set(name, markup);
       return;
     }
     waiting.delete(name);
-    if (region.dataset.region === "hold") hold(region, parsed(markup), markup);
-    else replaceRegion(region, parsed(markup));
+    given.set(region.id, text);
+    if (region.dataset.region === "hold" && !isAnother) hold(region, content, markup);
+    else replaceRegion(region, content);
   };
   on(document, "focusout", () => setTimeout(() => {
     for (const [name, markup] of [...waiting]) put(name, markup);
@@ -140,23 +176,48 @@
     lastSign = Date.now();
     if (!time) return;
     asOf = new Date(time);
-    clock.drift = asOf - Date.now() > 2000 || Date.now() - asOf > 30000 ? asOf - Date.now() : clock.drift;
+    setClock(30000);
+  };
+  // What the server said is some seconds old when it is said again: only more is another clock.
+  const setClock = (most) => {
+    const drift = asOf - Date.now();
+    if (drift > 2000 || drift < -most) clock.drift = drift;
+    const place = find("[data-clock]");
+    if (!place) return;
+    const minutes = Math.round(Math.abs(clock.drift) / 60000);
+    place.textContent = minutes ? "The clock of this browser is " + minutes + " min " + (clock.drift > 0 ? "late" : "early") + "; times are those of the service." : "";
   };
   const showState = () => {
     if (!sign?.dataset.url) return;
     const at = asOf ? "as of " + absolute(asOf).slice(11) : "connecting";
     if (live.paused) setState("late", "Paused,", at);
     else if (live.ended) setState("live", "Ended,", at);
+    else if (live.isOut) setState("down", "Signed out – shown", at);
     else if (live.problem) setState("down", live.problem + " – shown", at);
     else if (live.tries > 1 || Date.now() - lastSign > 15000) setState("down", "No connection – shown", at);
     else if (Date.now() - lastSign > 8000) setState("late", "Reconnecting,", at);
-    else setState("live", "Live,", at);
+    else setState("live", live.refused ? "No place for a stream, asks every 5 s," : "Live,", at);
   };
 
   // -- live: one stream for a visible page, none for a hidden one. A browser has six connections
   // for a host, so at most four windows have a stream; others ask now and then.
-  const live = { paused: false, ended: false, problem: "", source: null, release: null, wanted: false, tries: 0, timer: 0 };
+  const live = { paused: false, ended: false, isOut: false, problem: "", refused: 0, source: null, release: null, wanted: false, tries: 0, timer: 0 };
+  let ends = root.dataset.ends && new Date(root.dataset.ends);
+  // The sign-in is a load away; what somebody has typed is worth more than showing it at once.
+  const leave = () => {
+    if (!isDirty()) { location.reload(); return; }
+    live.isOut = true;
+    close();
+    const bar = find("#ending");
+    if (bar && !live.told) {
+      live.told = true;
+      bar.hidden = false;
+      find("div", bar).textContent = "Your session has ended. What you typed stays on this page until you load it again: copy it, then sign in.";
+    }
+    showState();
+  };
   const take = (data) => {
+    if (data.ends) ends = new Date(data.ends);
     live.problem = "";
     live.tries = 0;
     seen(data.as_of);
@@ -184,14 +245,14 @@
   const poll = async () => {
     try {
       const answer = await fetch(location.href, { headers: { "X-Console-Regions": "poll" }, cache: "no-store" });
-      if (answer.redirected || answer.status === 401) { location.reload(); return; }
+      if (answer.redirected || answer.status === 401) { leave(); return; }
       const body = await answer.json();
+      lastSign = Date.now();
       if (!answer.ok) live.problem = body.title || "Something failed";
       else {
-        take({ regions: body.regions, as_of: new Date().toISOString() });
+        take(body);
         if (body.final) { live.ended = true; showState(); return; }
       }
-      lastSign = Date.now();
     } catch { live.tries += 1; }
     showState();
     again(Math.min(40, 5 * 2 ** live.tries));
@@ -200,9 +261,11 @@
     if (!live.wanted || live.paused || live.ended || live.source) return;
     live.release ||= await slot();
     if (!live.wanted || live.paused) { close(); return; }
-    if (!live.release) { poll(); return; }
+    // A stream that was refused is asked for again after a minute; until then one asks as without.
+    if (!live.release || Date.now() - live.refused < 60000) { poll(); return; }
     const source = live.source = new EventSource(sign.dataset.url);
     const listen = (kind, act) => on(source, kind, (event) => act(JSON.parse(event.data)));
+    on(source, "open", () => { live.refused = 0; });
     listen("regions", take);
     listen("beat", take);
     listen("counts", (data) => all(".count").forEach((each) => {
@@ -223,17 +286,17 @@
       showState();
     });
     source.onerror = () => {
-      live.tries += 1;
       // The browser connects again by itself after a cut; after a refusal it does not.
-      lastSign = Math.min(lastSign, Date.now() - 8001);
-      showState();
-      if (source.readyState !== EventSource.CLOSED) return;
+      if (source.readyState !== EventSource.CLOSED) {
+        live.tries += 1;
+        lastSign = Math.min(lastSign, Date.now() - 8001);
+        showState();
+        return;
+      }
       source.close();
       live.source = null;
-      fetch(location.href, { method: "HEAD", redirect: "manual", cache: "no-store" }).then((answer) => {
-        if (answer.type === "opaqueredirect" || answer.status === 401) location.reload();
-      }).catch(() => {});
-      again(Math.min(30, 2 ** live.tries) * (0.5 + Math.random()));
+      live.refused = Date.now();
+      poll();
     };
   }
   const visibility = () => {
@@ -254,10 +317,11 @@
     else { lastSign = Date.now(); connect(); }
     showState();
   };
-  if (sign?.dataset.url) {
+  if (sign) {
     asOf = new Date(sign.dataset.asOf);
-    clock.drift = asOf - Date.now();
-    if (Math.abs(clock.drift) < 30000) clock.drift = 0;
+    setClock(30000);
+  }
+  if (sign?.dataset.url) {
     on(window, "pagehide", close);
     on(window, "pageshow", (event) => { if (event.persisted) { live.wanted = false; visibility(); } });
     on(document, "visibilitychange", visibility);
@@ -267,23 +331,32 @@
   setInterval(showTimes, 1000);
   showTimes();
 
-  // -- filters that answer while one types: the address follows
+  // -- filters that answer while one types: the address follows, and all that holds it
   let typing = 0;
+  let asked = 0;
   const filter = async (form) => {
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
-    const address = form.action.split("?")[0] + (query.size ? "?" + query : "");
+    const rest = query.size ? "?" + query : "";
+    const address = form.action.split("?")[0] + rest;
+    const number = asked += 1;
     const answer = await fetch(address, { headers: { "X-Console-Regions": "1" } }).catch(() => null);
-    if (!answer?.ok) { if (answer) location.href = address; return; }
-    const body = await answer.json();
+    const body = answer?.ok && await answer.json().catch(() => null);
+    if (number !== asked) return; // what was typed since is asked for already
+    if (!body) { if (answer) location.href = address; return; }
     history.replaceState(null, "", address);
-    for (const [name, markup] of Object.entries(body.regions)) {
-      const region = document.getElementById("region-" + name);
-      if (region && !region.contains(form)) replaceRegion(region, parsed(markup));
-    }
+    const back = find("input[name=back]");
+    if (back) back.value = location.pathname + rest;
+    if (find("[data-address]")) find("[data-address]").textContent = location.pathname + rest;
+    const domain = find("#switch");
+    if (domain) domain.value = query.get("domain") || "";
+    waiting.clear();
+    for (const [name, markup] of Object.entries(body.regions)) put(name, markup, true);
     if (sign?.dataset.url) {
-      sign.dataset.url = sign.dataset.url.split("?")[0] + (query.size ? "?" + query : "");
+      sign.dataset.url = sign.dataset.url.split("?")[0] + rest;
+      live.ended = body.final;
       close();
       connect();
+      showState();
     }
   };
   on(document, "input", (event) => {
@@ -293,7 +366,14 @@
     typing = setTimeout(() => filter(form), 250);
   });
 
-  if (find("#switch")) on(find("#switch"), "change", (event) => event.target.form.requestSubmit());
+  if (find("#switch")) on(find("#switch"), "change", (event) => {
+    // On the page that it leads to, the rest of the filter stays: that of now, not of the first load.
+    const address = new URL(event.target.form.action);
+    if (address.pathname === location.pathname) address.search = location.search;
+    address.searchParams.delete("cursor");
+    address.searchParams.set("domain", event.target.value);
+    location.href = address.href;
+  });
 
   // -- forms: one click, one request
   on(document, "submit", (event) => {
@@ -345,7 +425,7 @@
 
   // -- palette: screens and recent places here; an id is asked of the server
   const palette = find("#palette");
-  const recent = () => JSON.parse(stored("recent") || "[]");
+  const recent = () => JSON.parse(stored(RECENT) || "[]");
   if (palette) {
     const field = find("input", palette);
     const list = find("ul", palette);
@@ -357,7 +437,7 @@
     const title = find("h1")?.textContent.trim();
     if (title && title.length < 80) {
       const place = { text: title, href: location.href };
-      stored("recent", JSON.stringify([place, ...recent().filter((each) => each.href !== place.href)].slice(0, 8)));
+      stored(RECENT, JSON.stringify([place, ...recent().filter((each) => each.href !== place.href)].slice(0, 8)));
     }
     const show = () => {
       const words = field.value.trim().toLowerCase();
@@ -433,25 +513,45 @@
   });
   // -- a code in the fragment, which no server and no log sees, signs in
   const code = find("#code");
+  if (find("#sign-in")) stored(RECENT, "[]"); // whoever signs in next does not see where one was
   if (code && location.hash.length > 20) {
     code.value = location.hash.slice(1);
     history.replaceState(null, "", location.pathname + location.search);
     code.form.requestSubmit();
   }
 
-  // -- the end of the session is said before it comes
-  let ends = root.dataset.ends && new Date(root.dataset.ends);
+  // -- the end of the session is said before it comes; other tabs may have moved it
+  const askEnd = async (headers) => {
+    const answer = await fetch(find("#stay").dataset.url, { headers, cache: "no-store" }).catch(() => null);
+    if (answer?.redirected || answer?.status === 401) { leave(); return; }
+    ends = new Date(answer?.headers.get("X-Session-Ends") || Date.now() + clock.drift + 15000);
+  };
+  let isAsking = false;
   setInterval(() => {
     const bar = find("#ending");
-    if (!bar || !ends) return;
+    if (!bar || !ends || live.isOut) return;
     const left = Math.round((ends - serverNow()) / 1000);
-    if (left < -2) { location.reload(); return; }
     bar.hidden = left > 120;
     find("span", bar).textContent = Math.max(0, left) + " s";
+    if (left < 120 && left % 10 === 0 && !isAsking) {
+      isAsking = true;
+      askEnd({ "X-Console-Regions": "poll" }).finally(() => { isAsking = false; });
+    }
   }, 1000);
-  if (find("#stay")) on(find("#stay"), "click", async () => {
-    const answer = await fetch(find("#stay").dataset.url, { method: "HEAD", cache: "no-store" });
-    ends = new Date(answer.headers.get("X-Session-Ends") || ends);
+  if (find("#stay")) on(find("#stay"), "click", () => askEnd({}));
+
+  // -- on paper: whole times in UTC, and nothing folded
+  let folded = [];
+  on(window, "beforeprint", () => {
+    clock.isPaper = true;
+    folded = all("main details:not([open])");
+    for (const each of folded) each.open = true;
+    showTimes();
+  });
+  on(window, "afterprint", () => {
+    clock.isPaper = false;
+    for (const each of folded) each.open = false;
+    showTimes();
   });
   find("[data-focus]")?.focus();
   root.classList.add("js");

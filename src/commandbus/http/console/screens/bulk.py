@@ -38,7 +38,7 @@ async def running_count(view: View) -> int | None:
 
 screen = Screen(
     "bulk", "Bulk operations", order=40, group=Group.WORK, icon="stack", shortcut="b",
-    count=running_count, domain_page="bulk",
+    count=running_count, is_count_shared=True, domain_page="bulk",
 )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def _plain(given: dict[str, Any]) -> dict[str, str]:
 def _presets(view: View) -> list[tuple[str, str]]:
     found = [("any time", view.here_with(created_after=None, created_before=None))]
     for word, back in PRESETS:
-        since = (now() - back).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = (now() - back).strftime("%Y-%m-%dT%H:%M:00Z")  # the same for all looks of a minute
         found.append((word, view.here_with(created_after=since, created_before=None)))
     return found
 

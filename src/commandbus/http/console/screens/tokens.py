@@ -17,7 +17,7 @@ from commandbus.access.visibility import sees_access
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.sign_in import end_session as sign_out_session
-from commandbus.http.console.view import Show
+from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.base import PageOf50
 from commandbus.http.schemas.tokens import TokenPath
@@ -76,7 +76,16 @@ async def ask_revoke(view: Show, token_id: TokenPath) -> Page:
     )
 
 
-@screen.action("/tokens/{token_id}/revoke", scope=Scope.READ, alternatives=ANY)
+async def _is_of_another(view: View) -> bool:
+    """Whether the token to revoke is another user's: only administrators see those."""
+    token_id = str(view.request.path_params["token_id"])
+    token = await TokensOf(view.bus.tokens, view.caller).require(token_id)
+    return token.user_id != view.caller.user_id
+
+
+@screen.action(
+    "/tokens/{token_id}/revoke", scope=Scope.READ, alternatives=ANY, proof=_is_of_another
+)
 async def revoke(view: Show, token_id: TokenPath) -> Response:
     """End a token: one's own, or as an administrator of all domains any."""
     await TokensOf(view.bus.tokens, view.caller).revoke(token_id)

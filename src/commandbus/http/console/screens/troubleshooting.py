@@ -37,7 +37,7 @@ async def parked_count(view: View) -> int | None:
 
 screen = Screen(
     "troubleshooting", "Troubleshooting", order=30, group=Group.WORK, icon="tool", shortcut="t",
-    count=parked_count, domain_page="troubleshooting",
+    count=parked_count, is_count_shared=True, domain_page="troubleshooting",
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ async def group(
     trend = await _trends(view, domain, [found.fingerprint])
     return view.page(
         "troubleshooting/group.html",
-        found.error_code or found.command_type,
+        (found.error_code or found.command_type)[:200],
         group=found,
         sentence=group_sentence(found, now()),
         items=items.items,

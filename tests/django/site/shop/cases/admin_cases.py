@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from commandbus import new_id
+from commandbus import BatchCommand, new_id
 from commandbus.django import bus
 from commandbus.django.models import Command, FailureGroup, ParkedCommand
 from commandbus.django.test import drain
 from shop.models import Order
 
 LISTS = ("command", "parkedcommand", "failuregroup", "batch", "auditevent")
+
+
+def read() -> int:
+    """The rows of tables of the bus that this transaction has read."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))"
+            " from pg_stat_xact_user_tables where schemaname = 'commandbus'"
+        )
+        return int(cursor.fetchone()[0])
 
 
 class Admin(TestCase):
@@ -141,6 +154,51 @@ class Admin(TestCase):
         answer = self.act("command", "cancel_selected", [same], reason="which one?")
         self.assertContains(answer, "an id of several domains")
         self.assertEqual({each.status for each in Command.objects.all()}, {"PENDING"})
+
+    def test_no_page_and_no_action_reads_more_than_it_shows(self) -> None:
+        count, pending = 4_000, new_id()
+        (parked,) = self.park()
+        commands = [BatchCommand("Note", new_id(), {"number": str(n)}) for n in range(count)]
+        bus.send_many("shop", [*commands, BatchCommand("Note", pending, {"number": "1"})])
+        with connection.cursor() as cursor:
+            # All that one call sends has one moment; as if they had come one by one.
+            cursor.execute(
+                "update commandbus.command_bus_command set created_at = created_at"
+                " - random() * interval '1 hour' where command_id <> %s", [pending],
+            )  # fmt: skip
+            for table in ("command", "troubleshooting", "failure_group", "audit"):
+                cursor.execute(f"analyze commandbus.command_bus_{table}")
+        self.client.force_login(self.boss)
+        lists = reverse("admin:commandbus_command_changelist")
+        pages = [
+            *(reverse(f"admin:commandbus_{model}_changelist") for model in LISTS),
+            f"{lists}?status__exact=FAILED",
+            *(f"{lists}?{each}" for each in (f"q={pending}", "o=2.3", "p=2")),
+            reverse("admin:commandbus_parkedcommand_changelist") + "?reason__exact=EXHAUSTED",
+            reverse("admin:commandbus_command_change", args=[parked]),
+            reverse("admin:commandbus_parkedcommand_change", args=[parked]),
+            reverse("admin:commandbus_failuregroup_change", args=[FailureGroup.objects.get().pk]),
+        ]  # fmt: skip
+        admin_of = "commandbus.django.admin_lists"
+        with (
+            mock.patch(f"{admin_of}.MAX_COUNTED", 100),
+            mock.patch(f"{admin_of}.MAX_LOOKED_AT", 100),
+        ):
+            for page in pages:
+                with self.subTest(page), CaptureQueriesContext(connection) as queries:
+                    before = read()
+                    self.assertEqual(self.client.get(page).status_code, 200)
+                    self.assertLess(read() - before, 600)
+                    told = " ".join(each["sql"] for each in queries).upper()
+                    self.assertNotIn("COUNT(", told)
+                    self.assertNotIn("DISTINCT", told)
+            self.assertEqual(self.client.get(f"{lists}?command_type=Note").status_code, 400)
+            before = read()
+            self.act("command", "cancel_selected", [pending], reason="not needed")
+            self.act("parkedcommand", "retry_selected", [parked])
+            self.assertLess(read() - before, 1_200)  # two actions, and the two lists after them
+        self.assertEqual(self.status(pending), "CANCELED")
+        self.assertEqual(self.status(parked), "PENDING")
 
     def test_models_cannot_be_written(self) -> None:
         bus.send("shop", "Note", new_id(), {"number": "1"})

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.test import SimpleTestCase, TestCase
+from django.test import SimpleTestCase, TestCase, override_settings
 from django.utils import timezone
 
 from commandbus import new_id
@@ -29,8 +31,12 @@ from commandbus.django.task_api import (
 )
 from commandbus.django.tasks import CommandBusBackend, level_of
 from commandbus.django.test import CommandBusTransactionTestCase, drain, run_worker
+from commandbus.errors import TransientCommandError
 from shop import tasks
 from shop.models import Order
+
+#: Time-outs that a test can wait for.
+SHORT = {"handler_timeout_seconds": 0.2, "lease_deadline_seconds": 1.0}
 
 
 class Backend(TestCase):
@@ -126,6 +132,14 @@ class Backend(TestCase):
         assert command is not None
         self.assertEqual(command.priority, 2)
 
+    def test_a_name_that_is_no_task_is_parked_with_what_to_do(self) -> None:
+        command_id = bus.send("tasks", "antigravity.fly", new_id(), {"args": [], "kwargs": {}})
+        self.assertEqual([each.outcome for each in drain()], ["parked"])
+        found = bus.get_command("tasks", command_id)
+        assert found is not None
+        self.assertEqual(found.last_error_code, "HANDLER_NOT_FOUND")
+        self.assertIn("OPTIONS['modules']", str(found.last_error_msg))
+
     def test_results_of_others_are_not_found(self) -> None:
         for wrong in ("", "1", str(new_id())):
             with self.assertRaises(TaskResultDoesNotExist):
@@ -162,6 +176,16 @@ class Rules(SimpleTestCase):
         ):
             self.assertIsNone(find_task(path))
 
+    def test_the_name_of_a_command_does_not_choose_what_is_imported(self) -> None:
+        for path in ("this.s", "idlelib.idle.main"):
+            self.assertIsNone(find_task(path))
+            self.assertFalse(path.rpartition(".")[0] in sys.modules, path)
+        # Of an installed app a module is imported when its first task comes.
+        self.assertFalse("shop.late" in sys.modules)
+        self.assertEqual(find_task("shop.late.arrives").func(), "late")
+        self.assertIsNone(find_task("shopping.tasks.add"))
+        self.assertIsNotNone(find_task("outside.arrives", ["outside"]))
+
     def test_a_wrong_setting_is_said_by_the_checks(self) -> None:
         params: list[dict[str, Any]] = [
             {"QUEUES": []},
@@ -186,6 +210,62 @@ class Rules(SimpleTestCase):
         own = CommandBusBackend.task_class(**fields, max_attempts=7)
         policy = task_backends["default"].policy_of(own)
         self.assertEqual((policy.max_attempts, policy.backoff_schedule), (7, (60.0,)))
+
+
+class Ends(CommandBusTransactionTestCase):
+    """What a real worker tells at the end of a task."""
+
+    def setUp(self) -> None:
+        #: The status, and whether the transaction of the task was open still.
+        self.seen: list[tuple[str, bool]] = []
+        self.results: list[Any] = []
+        task_finished.connect(self.receive)
+        self.addCleanup(task_finished.disconnect, self.receive)
+
+    def receive(self, *, task_result: Any, **_: Any) -> None:
+        self.results.append(task_result)
+        self.seen.append((str(task_result.status), connection.in_atomic_block))
+
+    def test_success_is_told_after_the_commit(self) -> None:
+        tasks.writes.enqueue("1")
+        run_worker("jobs_together")
+        self.assertEqual(self.seen, [("SUCCESSFUL", False)])
+        self.assertEqual(Order.objects.count(), 1)
+
+    @override_settings(COMMANDBUS={"SETTINGS": SHORT})
+    def test_a_time_out_is_told_once_though_the_task_goes_on(self) -> None:
+        tasks.entered.clear()
+        tasks.let_go.clear()
+        result = tasks.hangs.enqueue()
+        waiting = threading.Thread(target=self.let_go_when_told)
+        waiting.start()
+        run_worker("once")
+        waiting.join()
+        self.assertEqual([status for status, _ in self.seen], ["FAILED"])
+        (error,) = self.results[0].errors
+        self.assertIs(error.exception_class, TransientCommandError)
+        self.assertIn("ran longer than", error.traceback)
+        result.refresh()
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
+
+    def let_go_when_told(self) -> None:
+        tasks.entered.wait(10)
+        ends_at = time.monotonic() + 10
+        while not self.seen and time.monotonic() < ends_at:
+            threading.Event().wait(0.01)
+        tasks.let_go.set()
+
+    @override_settings(COMMANDBUS={"SETTINGS": SHORT})
+    def test_a_time_out_of_an_async_task_is_told_too(self) -> None:
+        tasks.ahangs.enqueue()
+        run_worker("once")
+        self.wait_for_one()
+        self.assertEqual([status for status, _ in self.seen], ["FAILED"])
+
+    def wait_for_one(self) -> None:
+        ends_at = time.monotonic() + 10
+        while not self.seen and time.monotonic() < ends_at:
+            threading.Event().wait(0.01)
 
 
 class OtherProcess(CommandBusTransactionTestCase):
