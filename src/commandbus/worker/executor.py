@@ -17,6 +17,7 @@ from uuid import UUID
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
+from commandbus.logging import HANDLED
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
@@ -349,6 +350,9 @@ class Executor:
             self._go_on()
         else:
             self._report(run, outcome)
+        # The run knows its task, and the task this context: together they would wait for the
+        # garbage collector, which took a third of the worker's time.
+        HANDLED.set(None)
 
     def _leave(self, run: Run) -> None:
         self._running.pop(_key_of(run.lease), None)
