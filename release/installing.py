@@ -112,6 +112,7 @@ def check_start(core: Path, full: Path) -> list[Result]:
     ]
     measured = [
         ("commandbus --version", cpu_seconds(core / "bin/commandbus", "--version"), MAX_QUICK),
+        ("commandbus health", cpu_seconds(core / "bin/commandbus", "health", "--help"), MAX_QUICK),
         ("commandbus --help", cpu_seconds(full / "bin/commandbus", "--help"), MAX_HELP),
     ]
     rows = []

@@ -105,6 +105,20 @@ async def test_a_worker_serves_its_metrics_and_health(
         assert await worker.ended() == 0
 
 
+async def test_a_worker_whose_threads_are_all_stuck_gives_up_if_it_is_told_to(
+    dsn: str, bus: CommandBus, folder: Path
+) -> None:
+    options = ("-c", "1", "--http", "127.0.0.1:0", "--exit-when-stuck", "0.5")
+    async with program(folder, "worker", "shop_app:setup", *options, dsn=dsn) as worker:
+        await port_of(worker)
+        sent = await bus.send("shop", "Stuck", uuid4(), {})
+        assert await worker.ended() == 1
+    assert "all places of shop for 0.5 s" in worker.logged
+    found = await bus.get_command("shop", sent)
+    assert found is not None
+    assert found.leased_by is None
+
+
 @pytest.mark.long
 async def test_processes_of_one_parent_share_a_port_a_file_and_an_exit_code(
     dsn: str, bus: CommandBus, folder: Path

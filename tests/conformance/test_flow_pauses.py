@@ -298,3 +298,55 @@ async def test_a_command_of_a_paused_type_blocks_its_key(world: World, bus: Comm
     await bus.resume(DOMAIN, type="Debit")
 
     assert await _received(world) == [debit.command_id]
+
+
+# -- what a dead worker had
+
+
+@pytest.mark.parametrize("kind", [None, "Debit"])
+async def test_what_a_dead_worker_had_can_be_ended_and_moved_in_a_pause(
+    world: World, bus: CommandBus, kind: str | None
+) -> None:
+    ended, asked, moved = (new("Debit") for _ in range(3))
+    late = new("Debit", expires_in=2_000_000)
+    leases = await world.send_and_receive(ended, asked, moved, late)
+    await world.lapse()
+    await bus.pause(DOMAIN, type=kind, reason="it kills its workers")
+
+    await bus.cancel(DOMAIN, ended.command_id, "why")
+    assert await bus.cancel(DOMAIN, asked.command_id, "why", running="request") == "canceled"
+    await bus.set_priority(DOMAIN, moved.command_id, 1)
+    await bus.reschedule(DOMAIN, moved.command_id, delay=5)
+    await bus.send_now(DOMAIN, moved.command_id)
+    await world.lapse()
+    await world.lapse()
+
+    assert await world.status(ended.command_id) is CommandStatus.CANCELED
+    assert await world.status(asked.command_id) is CommandStatus.CANCELED
+    assert await world.status(late.command_id) is CommandStatus.CANCELED
+    assert await world.status(moved.command_id) is CommandStatus.PENDING
+    assert "LEASE_EXPIRED" in await world.events(moved.command_id)
+    assert await world.settle(*(done(lease) for lease in leases)) == {
+        lease.command_id for lease in leases
+    }
+    await bus.resume(DOMAIN, type=kind)
+    [again] = await world.receive()
+    assert (again.command_id, again.attempt, again.lease_epoch) == (moved.command_id, 1, 3)
+    assert (await world.events(moved.command_id)).count("LEASE_EXPIRED") == 1
+
+
+async def test_a_lapse_before_a_pause_counts_if_every_one_does(
+    world: World, bus: CommandBus
+) -> None:
+    [lease] = await world.send_and_receive(new("Debit", max_attempts=1))
+    await world.lapse()
+    await bus.pause(DOMAIN, type="Debit", reason="r")
+    assert await world.receive() == []
+    await bus.resume(DOMAIN, type="Debit")
+
+    assert await world.receive(count_every=["Debit"]) == []
+
+    assert await world.status(lease.command_id) is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    assert (await world.events(lease.command_id)).count("LEASE_EXPIRED") == 1
+    [failure] = await world.details(lease.command_id, "FAILED")
+    assert failure["code"] == "LEASE_EXPIRED"

@@ -387,6 +387,19 @@ async def test_a_replacement_gives_the_waiting_command_its_payload(
     assert await payload(world, first) == {"n": 2}
 
 
+async def test_a_replacement_has_all_its_attempts(world: World, bus: CommandBus) -> None:
+    how: dict[str, Any] = {"unique_while": "waiting", "on_duplicate": "replace"}
+    first = await send(bus, n=1, **how)
+    [lease] = await world.receive()
+    await world.settle(retried(lease))
+    assert (await world.command(first)).attempts == 1
+    assert await send(bus, n=2, **how) == first
+    shown = await world.command(first)
+    assert (shown.attempts, shown.last_error_code) == (0, None)
+    [again] = await world.receive()
+    assert again.attempt == 1
+
+
 async def test_the_audit_has_no_payload_of_a_replacement(world: World, bus: CommandBus) -> None:
     how: dict[str, Any] = {
         "unique_key": "k", "unique_while": "waiting", "on_duplicate": "replace",

@@ -11,6 +11,8 @@ from psycopg import AsyncConnection
 from commandbus import CommandBus
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.http import HttpSettings
+from commandbus.http.connections import Connections
+from commandbus.http.peers import HostOfProxies
 from tests.console.test_sessions import events, sign_in, token_of, visiting
 from tests.console.world import EVERYTHING, console
 
@@ -224,6 +226,26 @@ async def test_a_form_without_a_database_is_not_sent_again_as_a_page(
     assert answer.status_code == 503
     assert "refresh" not in answer.headers
     assert "Nothing was done" in answer.text
+
+
+@pytest.mark.parametrize(("peer", "taken"), [("10.0.0.1", "public.example"), ("10.0.0.2", "")])
+async def test_only_a_trusted_proxy_says_under_which_name_a_browser_came(
+    peer: str, taken: str
+) -> None:
+    seen: list[dict[bytes, bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(dict(scope["headers"]))
+
+    async def nothing(*given: Any) -> Any:
+        return None
+
+    known = HostOfProxies(app, Connections(10, "10.0.0.1").is_proxy)
+    headers = [(b"x-forwarded-host", b"public.example"), (b"host", b"inner")]
+    await known({"type": "http", "client": (peer, 1), "headers": headers}, nothing, nothing)
+
+    # The header stays, because it says that somebody else stands behind the peer.
+    assert seen == [{b"x-forwarded-host": taken.encode(), b"host": b"inner"}]
 
 
 async def test_regions_tell_the_time_of_the_service_and_the_end_of_the_session(

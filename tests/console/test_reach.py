@@ -231,3 +231,56 @@ async def test_what_others_do_much_of_does_not_hide_what_is_open(
     assert "the oldest batch" in batches
     assert "No batch is open" not in batches
     assert '<span class="count" id="count-bulk">1</span>' in overview
+
+
+async def test_who_reaches_several_domains_opens_schedules_limits_and_finds_their_causes(
+    bus: CommandBus, conn: Any
+) -> None:
+    for domain in ("bank", "shop", "vault"):
+        await bus.schedules.put(domain, f"at_{domain}", "Work", {}, cron="0 3 * * *")
+        await bus.limits.set(domain, "Work", max_running=5, reason="r", operator="dora")
+    await park(conn, 1)
+    group = (await bus.troubleshooting.groups("shop"))[0]
+    async with console(bus, "read", domains=("bank", "shop")) as browser:
+        schedules = await browser.text("/schedules")
+        one = await browser.text("/schedules", domain="bank")
+        limits = await browser.text("/execution-limits")
+        found = await browser.get("/find", q=group.fingerprint[:8])
+        assert (await browser.get("/schedules", domain="vault")).status_code == 404
+        assert (await browser.get("/execution-limits", domain="vault")).status_code == 404
+    assert "at_bank" in schedules
+    assert "at_shop" in schedules
+    assert "at_vault" not in schedules
+    assert "at_shop" not in one
+    assert "/execution-limits/bank?" in limits
+    assert "/execution-limits/shop?" in limits
+    assert "vault" not in limits
+    assert found.headers["location"].endswith(f"/troubleshooting/shop/groups/{group.fingerprint}")
+
+
+async def test_who_reaches_several_domains_runs_the_doctor_on_one_of_them(bus: CommandBus) -> None:
+    for domain in ("bank", "shop", "vault"):
+        await bus.send(domain, "Work", uuid4(), {})
+    async with console(bus, *EVERYTHING, domains=("bank", "shop")) as browser:
+        page = await browser.text("/doctor")
+        assert "Run the doctor on bank" in page
+        assert "Run the doctor on shop" in page
+        assert "vault" not in page
+        assert (await browser.submit(page, "/doctor/run", domain="vault")).status_code == 404
+        assert (await browser.submit(page, "/doctor/run", domain="shop")).status_code == 303
+
+        async def ended() -> bool:
+            return (await bus.upkeep.runs.last()).last is not None
+
+        await until(ended)
+        last = (await bus.upkeep.runs.last()).last
+        assert last is not None
+        assert last.domain == "shop"
+
+
+async def test_names_of_domains_are_for_those_who_read(bus: CommandBus) -> None:
+    await bus.send("vault", "Work", uuid4(), {})
+    async with console(bus, "send") as browser:
+        assert "vault" not in await browser.text("/tokens")
+    async with console(bus, "read") as browser:
+        assert "vault" in await browser.text("/tokens")

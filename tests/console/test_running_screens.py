@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from commandbus import CommandBus
+from commandbus.access.model import Caller, Scope
+from commandbus.governance import BatchType
 from commandbus.upkeep.needs import NeedKind, Urgency, needs_of
 from commandbus.upkeep.overview import DomainOverview
-from tests.console.world import console
+from tests.console.world import EVERYTHING, console
 
 pytestmark = pytest.mark.postgres
 
@@ -189,3 +193,47 @@ def test_needs_are_sorted_by_urgency_then_by_size() -> None:
         (Urgency.SOON, NeedKind.LATE, "f"),
         (Urgency.KNOWN, NeedKind.PAUSED, "d"),
     ]
+
+
+async def test_the_overview_says_what_waits_on_other_screens(bus: CommandBus, conn: Any) -> None:
+    for domain in ("shop", "vault"):
+        await bus.send(domain, "Work", uuid4(), {})
+        await conn.execute(
+            "insert into commandbus.command_bus_batch (batch_id, domain, created_at) values"
+            " (gen_random_uuid(), %s, now())", (domain,),
+        )  # fmt: skip
+    await conn.execute(
+        "insert into commandbus.command_bus_load (batch_id, domain, source, row_format, start_mode,"
+        " status, created_at) select b.batch_id, b.domain, 's', '{}', 'sealed', 'failed', now()"
+        " from commandbus.command_bus_batch b"
+    )
+    finding = {
+        "code": "LOST", "severity": "error", "meaning": "m", "advice": "a", "found": 1,
+        "examples": [], "can_fix": False,
+    }  # fmt: skip
+    result = {"findings": [{**finding, "domain": each} for each in ("shop", "vault")]}
+    await conn.execute(
+        "select commandbus.record_check('doctor', null, 'x', false, now(), %s)",
+        (json.dumps({**result, "repairs": []}),),
+    )
+    async with console(bus, "read", domains=("bank", "shop")) as page:
+        limited = await page.regions("/")
+    async with console(bus, "read") as page:
+        whole = await page.regions("/")
+    assert "the doctor found 1 error in the data" in limited["needs"]
+    assert "1 load stopped half-way" in limited["needs"]
+    assert "the doctor found 2 errors in the data" in whole["needs"]
+    assert "2 loads stopped half-way" in whole["needs"]
+
+
+async def test_the_overview_tells_an_approver_what_waits_for_them(bus: CommandBus) -> None:
+    kind = BatchType(
+        name="REFUNDS", domain="shop", command_type="Refund", max_size=9, requires_approval=True
+    )
+    bus.governance.declare(kind)
+    ann = Caller("ann", frozenset(Scope), None)
+    await bus.governance.submit(ann, "REFUNDS", [{"n": 1}], reason="r")
+    async with console(bus, *EVERYTHING, user="bea") as page:
+        assert "1 waits for a decision of yours" in await page.text("/")
+    async with console(bus, *EVERYTHING, user="ann") as page:
+        assert "for a decision of yours" not in await page.text("/")

@@ -10,7 +10,7 @@ from tests.console.world import console
 async def test_settings_show_versions_migrations_and_mask_secrets(bus: CommandBus) -> None:
     settings = HttpSettings(jwt_key="a-very-secret-key-of-32-characters", max_bodies=7)
 
-    async with console(bus, "read", settings=settings) as browser:
+    async with console(bus, "read", "admin", settings=settings) as browser:
         page = await browser.text("/settings")
 
     assert "a-very-secret-key" not in page
@@ -28,3 +28,13 @@ async def test_the_regions_of_settings_are_those_of_the_whole_page(bus: CommandB
 
     assert set(regions) == {"standing"}
     assert regions["standing"].strip() in page
+
+
+async def test_who_only_reads_does_not_see_how_the_deployment_is_run(bus: CommandBus) -> None:
+    role = (await bus.upkeep.standing.read()).role
+    for scopes, domains in ((("read",), None), (("read", "admin"), ("shop",))):
+        async with console(bus, *scopes, domains=domains) as browser:
+            page = await browser.text("/settings")
+        assert "COMMANDBUS_" not in page
+        assert f"<dd>{role}</dd>" not in page
+        assert "for administrators of all domains" in page

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from commandbus import CommandBus
 from commandbus.access.model import Caller, Scope
+from commandbus.models import AuditEventType
+from commandbus.troubleshooting import BulkFilter, BulkVerb
 from tests.console.world import console
+from tests.parking import park
 from tests.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -35,6 +42,62 @@ async def test_audit_of_other_domains_is_not_shown(bus: CommandBus) -> None:
     await bus.pause("vault", reason="secret plans", operator="grace")
     async with console(bus, "read", domains=("shop",)) as page:
         assert "secret plans" not in await page.text("/audit")
+
+
+async def test_the_audit_is_narrowed_by_time_and_its_bulk_lines_open(
+    bus: CommandBus, conn: Any
+) -> None:
+    await park(conn, 3)
+    done = await bus.bulk.start(
+        BulkVerb.CANCEL, BulkFilter("shop"), reason="gone", operator="dora", everything=True
+    )
+    await bus.bulk.run(done.operation_id)
+    async with console(bus, "read") as page:
+        text = await page.text("/audit", event_type="OPERATOR_CANCEL")
+        (inside,) = re.findall(r'href="([^"]*)" aria-label="Open the 3 events"', text)
+        opened = (await page.client.get(unescape(inside))).text
+        assert opened.count("data-row=") == 3
+        assert "No event matches" in await page.text("/audit", until="2020-01-01T00:00:00Z")
+        assert "No event matches" not in await page.text("/audit", since="2020-01-01T00:00:00Z")
+        assert 'name="since"' in text
+        assert (await page.get("/audit", since="yesterday")).status_code == 400
+
+
+async def test_the_audit_is_exported_as_it_is_filtered_and_that_is_in_the_audit(
+    bus: CommandBus,
+) -> None:
+    for domain in ("shop", "vault"):
+        await bus.send(domain, "Work", uuid4(), {})
+        await bus.pause(domain, reason=f"=cmd of {domain}", operator="grace")
+    async with console(bus, "read", domains=("bank", "shop"), user="ann") as page:
+        text = await page.text("/audit", machine="true")
+        assert "/audit.csv?machine=true" in text
+        people = await page.text("/audit.jsonl")
+        both = await page.text("/audit.csv", machine="true")
+        assert (await page.get("/audit.csv", domain="vault")).status_code == 404
+    assert [json.loads(line)["event_type"] for line in people.splitlines()] == ["PAUSED"]
+    assert "vault" not in people + both
+    assert "SENT" in both
+    noted = (await bus.search.people(event_types=[AuditEventType.CONSOLE_ACTION])).items
+    assert {each.details["action"] for each in noted if each.details} == {"audit.export"}
+
+
+async def test_the_seals_are_verified_by_a_click_in_the_background(bus: CommandBus) -> None:
+    await bus.send("shop", "Work", uuid4(), {})
+    await bus.upkeep.seal_audit()
+    async with console(bus, "read", "operate", user="grace") as page:
+        text = await page.text("/audit")
+        assert "Never verified" in text
+        assert (await page.submit(text, "/audit/verify", window="all")).status_code == 303
+        assert (await page.submit(text, "/audit/verify", window="x")).status_code == 400
+
+        async def verified() -> bool:
+            return "Never verified" not in await page.text("/audit")
+
+        await until(verified)
+        assert "Verified" in await page.text("/audit")
+    async with console(bus, "read", "operate", domains=("shop",)) as page:
+        assert "/audit/verify" not in await page.text("/audit")
 
 
 async def test_the_doctor_runs_when_asked_and_not_by_a_look(bus: CommandBus) -> None:

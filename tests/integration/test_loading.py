@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from commandbus import (
     HandlerContext,
     InvalidInputError,
     InvalidOperationError,
+    InvalidSettingError,
     Settings,
 )
 from commandbus.errors import SourceError
@@ -82,6 +85,34 @@ def register_work(bus: CommandBus) -> list[int]:
         done.append(command.data["n"])
 
     return done
+
+
+@BOTH
+async def test_rows_are_queued_at_the_rate_that_was_asked_for(
+    bus: CommandBus, conn: Connection, tmp_path: Path, start: LoadStart
+) -> None:
+    waited: list[float] = []
+    steps: list[int] = []
+    file = json_lines(tmp_path, 50)
+    began = time.monotonic()
+    loading = asyncio.create_task(
+        bus.loads.load("shop", file, command_type="Work", start=start, dispatch_rate=20.0)
+    )
+    while not loading.done():
+        with suppress(psycopg.errors.UndefinedTable):  # before the domain is there
+            steps.append(await queued(conn))
+            waited.append(time.monotonic() - began)
+        await asyncio.sleep(0.02)
+    assert (await loading).status == "success"
+    assert await queued(conn) == 50
+    # What is due in a second goes at once, the next when that second is over: 0, 1 and 2 s.
+    assert set(steps) <= {0, 20, 40, 50}
+    assert waited[-1] > 1.9
+    for wrong in (0, -1, 10_000_000, float("nan")):
+        with pytest.raises(InvalidSettingError, match="dispatch_rate"):
+            await bus.loads.load("shop", file, command_type="Work", dispatch_rate=wrong)
+        with pytest.raises(InvalidSettingError, match="dispatch_rate"):
+            await bus.loads.resume("shop", uuid4(), file, dispatch_rate=wrong)
 
 
 @BOTH

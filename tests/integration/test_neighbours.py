@@ -208,7 +208,7 @@ async def install_former(conn: Conn, schema: str, monkeypatch: pytest.MonkeyPatc
     # What sending needs: most of the others are about tables and columns of later versions.
     needed = (
         *("basics", "settings", "queues", "audit", "batches", "replies", "sending", "workers"),
-        "shards",
+        *("shards", "queue_verbs"),
     )
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "FUNCTION_FILES", needed)
@@ -355,3 +355,13 @@ async def test_a_schema_whose_mark_another_one_has_is_refused(dsn: str, conn: Co
 async def test_every_word_that_the_server_reserves_is_refused_as_a_schema(conn: Conn) -> None:
     words = await rows(conn, "select word from pg_get_keywords() where catcode <> 'U'")
     assert {word for (word,) in words} <= RESERVED_WORDS
+
+
+async def test_the_functions_of_a_queue_are_in_the_schema_of_its_installation(
+    empty_dsn: str, empty: Conn
+) -> None:
+    async with neighbours(empty_dsn, OTHER) as (bus,), working(bus, "shop"):
+        await send(bus, 2)
+        await until_done(bus, 2)
+    where = "select string_agg(distinct p.pronamespace::regnamespace::text, ' ') from pg_proc p"
+    assert await value(empty, where + " where p.proname ~ '^queue_(put|take|drop)_'") == OTHER

@@ -934,7 +934,7 @@ function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since tim
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 618bd0ea501b0201484cb9ef496c4598
+    plpgsql, volatile, body 4721df9a5c9822ddcd57cd33fc589d27
 function commandbus.check_gates(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4b3c5eeba6434f45169ee4d894bfeeee
 function commandbus.check_keys(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1093,6 +1093,8 @@ function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
     sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
 function commandbus.drop_unique_of(p_sends jsonb) returns void
     sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
+function commandbus.drop_unused_gates(p_domain text, p_limit integer) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 93cd15270a023fdf259a27061a2d550c
 function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body d711c02b0ef077e22f53165225e1b2cc
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
@@ -1110,7 +1112,11 @@ function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types
 function commandbus.end_console_session(p_session_id uuid, p_user_id text, p_actor text, p_details jsonb) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9b9b3a440045273b16e6479a8793182d
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b12c9adf5f6a0a15dfb82461d72b89b0
+function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5d688fbf32b7eddb8c31d611a4300149
+function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a97dbce482a07e2c317dca7cf721df9b
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb)
     plpgsql, volatile, body af7fb28d0019b70be136b79c39f07891
 function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
@@ -1124,7 +1130,7 @@ function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_ac
 function commandbus.end_type_pauses(p_domain text) returns void
     plpgsql, volatile, body 6e9e3d2e7a3a1e94cc840ed8b035fcf9
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body bb85d5f87508d0aa95df2f2e67576990
+    plpgsql, volatile, body dd2b1a2a44c0463d60bda64f5a9ba79d
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -1146,7 +1152,7 @@ function commandbus.expected_rows(p_table text, p_first timestamp with time zone
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4962918d0278b72ab6f19ad9cae267bc
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f9abb01283dd3f2da2eb84581bb4f468
 function commandbus.expire_leased(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 2893e7232b1fcc024b4447b0017e9f40
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -1210,7 +1216,7 @@ function commandbus.forget_workers(p_worker text, p_silent_for interval) returns
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
-    plpgsql, volatile, body 4995c1e066ff470714866d118790f087
+    plpgsql, volatile, body 5c976736637e20e16cb77f1d219e0f7c
 function commandbus.gate_state(p_domain text, p_gate text, p_now timestamp with time zone) returns TABLE(is_open boolean, room integer, tokens double precision)
     sql, stable, body b3d9938536ccac86cbed7e1f45eaa17f
 function commandbus.gate_text(p_domain text, p_gate text) returns text
@@ -1220,7 +1226,9 @@ function commandbus.gate_type(p_gate text) returns text
 function commandbus.gates_due(p_domain text, p_now timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 72bca34ef912fd85a4d32ef6834434c1
 function commandbus.gates_of(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], OUT o_firsts text[], OUT o_seconds text[], OUT o_thirds text[], OUT o_leased boolean[], OUT o_had jsonb[], OUT o_only text) returns record
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c73f6fa17817afdcf5fa2a9fbf26c73d
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a1299df3ecfc51675498219380078498
+function commandbus.gates_without_rule(p_domain text) returns TABLE(first_gate text, end_gate text)
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body e389c6a86afbe3fc0a94fcef0e969369
 function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
@@ -1235,6 +1243,8 @@ function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bi
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
+function commandbus.in_turn(p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a6008c662ed549d396c2166b022f0cbf
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_governed_for(p_schedule commandbus.command_bus_schedule) returns boolean
@@ -1362,7 +1372,7 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
 function commandbus.make_queue_verbs(p_physical text) returns void
-    plpgsql, volatile, body 6a08e975cc2504a30c10025b2aff6443
+    plpgsql, volatile, body 3ee26249aaff2a48cca10d4a2fd828e3
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
@@ -1506,7 +1516,7 @@ function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns u
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 4c56ddaeb54978497cdf4c5cbec46451
 function commandbus.queue_verb(p_verb text, p_physical text) returns text
-    sql, stable, body 6d6daa58dc81295cd62eacbf4c2cb4a9
+    sql, stable, body 63ccd1fab01305e9cc6f69947650f3ca
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
@@ -1514,7 +1524,7 @@ function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now times
 function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body f1bd9fe0fad6ab20707177c2270bcd62
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8504695c285e1e117000a087e60f1e6d
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body 4281520cf2a392cc165d20983e03e1ec
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -1524,11 +1534,11 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body 5dc4d3b2b8bebc5c65183350205702f7
+    plpgsql, volatile, body 47a2fbb3da79d008897597e7d7139403
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 487e7116017e27cb019ffc89c02bfdb5
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body d5b6d6a1bc9298cbca33d97ee724c494
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
@@ -1582,7 +1592,7 @@ function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) r
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 239b186b022a9b1d92703976679d63f5
 function commandbus.release_waiting(p_domain text, p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ce647350efeaa078622d7437ae272c33
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 2c192e4ec0eca5a1db2eb54b1bf13087
 function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_digests bytea[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body cda56e1269b9a5ba851b4d34476f70d4
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
@@ -1610,7 +1620,7 @@ function commandbus.repair_waiting(p_domain text, p_actor text DEFAULT NULL::tex
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8fa905ee484fff540d11b41e9f4d5841
 function commandbus.replace_waiting(p_domain text, p_holder uuid, p_command jsonb, p_actor text, p_sent_by text) returns void
-    plpgsql, volatile, body 3388afe77d96e0e11cad5f302f6e0db9
+    plpgsql, volatile, body 38760107c41d5c3666e60d0569b347a3
 function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
     plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb, p_meta jsonb DEFAULT NULL::jsonb) returns jsonb
@@ -1638,7 +1648,7 @@ function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behal
 function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
 function commandbus.reschedule_commands(p_domain text, p_command_ids uuid[], p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_seconds double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 679a533002fd824dbce518e2825af839
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 15cf178b46c16408ebf769f6948a4d03
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c8ef869575a49a114ecd4f5742c2ad37
 function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
@@ -1748,7 +1758,7 @@ function commandbus.set_level_seconds(p_domain text, p_seconds double precision,
 function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_by_key boolean DEFAULT false, p_max_running integer DEFAULT NULL::integer, p_rate double precision DEFAULT NULL::double precision, p_per double precision DEFAULT NULL::double precision, p_burst double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 217bf1d429cf5731c4b41536d9d8219b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 492a67af8cccab6f2a5ee0e7e073119c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a035fd5dde4ab2da29b616ad60830180
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1c1ca2ef4341b117974d5bd616fa5c21
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
@@ -1798,7 +1808,7 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 689c73a1e8ec50f3ced4b036b2b5f30e
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
@@ -1820,13 +1830,15 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 84142e8f0503b48d1bd73032a5c2cbf6
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body bab2dbb6f4863051b600ab1abef246c7
+function commandbus.turn_of(p_command commandbus.command_bus_command, p_level_seconds double precision) returns bigint
+    sql, stable, body 0caacaf5c7d76dda3080a22339acd8bd
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
-    sql, stable, body 56cd603d054a6e35e7b3ea889265c8db
+    sql, stable, body 693c1b906af43317eba63b50c8ec3e76
 function commandbus.use_console_code(p_secret_hash bytea) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b668b43c16026b5f73b709eba1cfe0b
 function commandbus.use_console_session(p_secret_hash bytea, p_idle interval, p_is_used boolean) returns SETOF commandbus.command_bus_console_session
@@ -1838,7 +1850,7 @@ function commandbus.use_levels(p_domain text, p_within interval DEFAULT '00:20:0
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.wait_at_gates(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_stop text[], p_leased boolean[], p_has_waited boolean, p_full text[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 426c8d89d41b9c1c79822216695314b9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 3b07cbd7d57f62f6a7891b19c6452633
 function commandbus.waiting_commands(p_domain text, p_command_type text, p_from_gate text, p_from_seq bigint, p_from_msg_id bigint, p_limit integer, p_viewer text DEFAULT NULL::text) returns TABLE(gate text, seq bigint, msg_id bigint, command commandbus.command_bus_command)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 042cda95f999da0ba683e220e4a87e91
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
@@ -1860,7 +1872,7 @@ function commandbus.walk_gates(p_domain text, p_after text, p_before text, p_lim
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
     sql, volatile, body 784c7f1edeb5820f8466e566256dd2e2
 function commandbus.what_is_left(p_domain text, p_include_delayed boolean) returns text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1bbe8401730d82a4aac521ec7a2b315b
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f3e837a55ce569207f9596980e7e6b52
 function commandbus.worker_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 500) returns TABLE(worker_id text, domain text, concurrency integer, in_flight integer, stuck integer, is_idle boolean, heartbeat_seconds double precision, up_seconds double precision)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 01d3bde91f59b9a24b59d6e115fcac68
 function commandbus.worker_counts(p_limit integer DEFAULT 10000) returns TABLE(domain text, command_type text, outcome text, count bigint, seconds double precision)
@@ -1891,6 +1903,7 @@ migration 23 = decisions
 migration 24 = console_sessions
 migration 25 = worker_counts
 migration 26 = shards
+migration 27 = lapsed_and_waiting
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

@@ -26,6 +26,9 @@ class Command:
     message: int
     #: Of its key.
     number: int
+    #: The moment in which it was queued, and the time that was asked for: seconds after a moment.
+    queued: int = 0
+    deliver: tuple[int, int] = (0, 0)
     status: str = "PENDING"
     epoch: int = 0
     lapses: int = 0
@@ -35,6 +38,12 @@ class Command:
     is_expired: bool = False
     #: Where it stands aside: "key", "gate" or nowhere.
     aside: str = ""
+
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        """Among those who wait at the gate; a level is worth a minute."""
+        seconds, moment = max((0, self.queued), self.deliver)
+        return seconds - 60 * self.level, moment, self.message
 
     @property
     def is_open(self) -> bool:
@@ -61,6 +70,8 @@ class FlowExpected:
     places: set[int] = field(default_factory=set)
     #: Keys that the next receive looks at, because the policy has changed.
     noted: set[str] = field(default_factory=set)
+    #: Some command has or had a level: what is due is taken by its turn, too.
+    has_levels: bool = False
     _next: int = 0
 
     def _number(self) -> int:
@@ -75,9 +86,12 @@ class FlowExpected:
         else:
             self.heads[c.key] = c.name
 
-    def send(self, name: int, kind: str, key: str | None, level: int, is_due: bool = True) -> None:
+    def send(self, name: int, kind: str, key: str | None, level: int, delay: int = 0) -> None:
         number = self._number()
-        c = Command(name, kind, key, level, number, number, is_due=is_due)
+        c = Command(name, kind, key, level, number, number, queued=number, is_due=not delay)
+        if delay:
+            c.deliver = (delay, number)
+        self.has_levels |= level != 0
         self.commands[name] = c
         self._place_in_key(c)
         self._look(key)
@@ -141,9 +155,9 @@ class FlowExpected:
     # -- receiving
 
     def _is_gated(self, c: Command) -> bool:
-        """Whether a gate asks for it. One that has expired passes, to be turned away."""
+        """Whether a gate asks for it. One that must not start passes, to be turned away."""
         has_rule = self.limit is not None or self.is_type_paused
-        return c.kind == GATED and has_rule and not c.is_expired
+        return c.kind == GATED and has_rule and not c.is_expired and not c.is_marked
 
     def receive(self) -> list[tuple[int, int]]:
         """All that is to be had; returns (name, epoch)."""
@@ -157,9 +171,11 @@ class FlowExpected:
         )
         room = VERY_MANY if self.limit is None else self.limit - len(self.places)
         room = 0 if self.is_type_paused else room
-        waiters = [c for c in open_ones if c.aside == "gate"]
+        waiters = sorted((c for c in open_ones if c.aside == "gate"), key=lambda c: c.turn)
         picked = waiters[: max(room, 0)]
         due = [c for c in open_ones if c.is_due and not c.aside]
+        if self.has_levels:
+            due.sort(key=lambda c: c.turn)
         read = []
         for c in picked:
             c.aside = ""
@@ -185,8 +201,24 @@ class FlowExpected:
         """It waits at the gate. One whose lease has lapsed has nothing any more."""
         c.aside, c.is_due = "gate", False
         if c.is_leased:
-            c.epoch += 1
-            self.places.discard(c.name)
+            self._end_lapsed(c)
+
+    def _end_lapsed(self, c: Command) -> None:
+        """Its lease has lapsed, and nobody takes it over."""
+        c.status, c.is_leased = "PENDING", False
+        c.epoch += 1
+        c.lapses += 1
+        self.places.discard(c.name)
+
+    def _is_left(self, c: Command) -> bool:
+        """Whether its lease has lapsed, and no receive comes because it is paused."""
+        is_paused = self.is_paused or (self.is_type_paused and c.kind == GATED)
+        return is_paused and c.is_leased and c.is_due
+
+    def let_go(self, name: int) -> None:
+        """Who ends or moves it ends such a lease first."""
+        if self._is_left(self.commands[name]):
+            self._end_lapsed(self.commands[name])
 
     def _begin(self, read: Iterable[Command]) -> list[tuple[int, int]]:
         leases, over = [], []
@@ -215,21 +247,22 @@ class FlowExpected:
             return False
         if verb in {"retry", "operator cancel", "operator complete"}:
             return c.status == PARKED
+        is_waiting = (c.status == "PENDING" and not c.is_leased) or self._is_left(c)
         if verb in {"cancel", "level"}:
-            return c.status == "PENDING" and not c.is_leased
+            return is_waiting
         if verb == "move":
-            is_waiting = c.status == "PENDING" and not c.is_leased
             return is_waiting and not c.is_expired and c.aside != "key"
         return c.is_open and (c.is_leased or c.status == "PENDING")  # a request
 
     def operate(self, verb: str, name: int) -> None:
         c = self.commands[name]
+        self.let_go(name)
         if verb == "retry":
             is_head = c.key is not None and self.heads.get(c.key) == name
             c.status, c.is_due, c.is_marked, c.is_expired, c.lapses = (
                 "PENDING", True, False, False, 0
             )  # fmt: skip
-            c.message = self._number()
+            c.message = c.queued = self._number()
             if is_head:
                 self.blocked.pop(str(c.key), None)
             else:
@@ -241,10 +274,17 @@ class FlowExpected:
         else:
             self._end(c, "COMPLETED" if verb == "operator complete" else "CANCELED")
 
-    def move(self, name: int, is_due: bool) -> None:
+    def move(self, name: int, delay: int) -> None:
         """Another time: it leaves the limit where it waits, and asks again when it is due."""
         c = self.commands[name]
-        c.aside, c.is_due = "", is_due
+        self.let_go(name)
+        c.aside, c.is_due, c.deliver = "", not delay, (delay, self._number())
+
+    def set_level(self, name: int, level: int) -> None:
+        """Another level, and so another turn where it waits."""
+        self.let_go(name)
+        self.commands[name].level = level
+        self.has_levels |= level != 0
 
     def set_policy(self, on_park: str) -> None:
         """The keys that are blocked go on by the next receive, or by who sends to them."""
@@ -259,6 +299,8 @@ class FlowExpected:
     def end_expired(self) -> None:
         for name in sorted(self.commands, key=lambda n: self.commands[n].number):
             c = self.commands[name]
+            if c.is_expired:
+                self.let_go(name)
             if c.status == "PENDING" and not c.is_leased and c.is_expired:
                 self._end(c, "CANCELED")
 

@@ -108,7 +108,7 @@ class FlowMachine(RuleBasedStateMachine):
     def send(self, n: int, kind: str, key: str | None, level: int, delay: int) -> None:
         if n in self.model.commands:
             return
-        self.model.send(n, kind, key, level, is_due=key is not None or not delay)
+        self.model.send(n, kind, key, level, 0 if key else delay)
         document = {"command_id": str(self.ids[n]), "type": kind, "data": {}, "priority": level}
         document |= {"delay_seconds": delay} if key is None else {"ordering_key": key}
         self.call("send_commands(%s, %s)", Jsonb([{**document, "max_attempts": 1_000}]))
@@ -170,7 +170,7 @@ class FlowMachine(RuleBasedStateMachine):
         change = (f"set_priority(%s, %s, {level}, 'ann')", [self.ids[n]])
         if self.model.may("level", n):
             self.call(*change)
-            self.model.commands[n].level = level
+            self.model.set_level(n, level)
         else:
             with pytest.raises(psycopg.DatabaseError):
                 self.call(*change)
@@ -180,7 +180,7 @@ class FlowMachine(RuleBasedStateMachine):
         change = (f"reschedule_commands(%s, %s, null, {delay}, 'ann')", [self.ids[n]])
         if self.model.may("move", n):
             self.call(*change)
-            self.model.move(n, is_due=not delay)
+            self.model.move(n, delay)
         else:
             with pytest.raises(psycopg.DatabaseError):
                 self.call(*change)

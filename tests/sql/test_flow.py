@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.sql.conftest import Open
-from tests.sql.helpers import FAILURE, Session
+from tests.sql.helpers import DOMAIN, FAILURE, Session
 
 QUEUE = "pgmq.q_payments__commands"
 
@@ -239,3 +239,73 @@ async def test_one_command_by_hand_takes_the_options(db: Session) -> None:
     assert 3_500 < await due_in(db, sent) <= 3_600
     row = await db.command(sent)
     assert (row["priority"], row["limit_key"]) == (1, "c")
+
+
+async def test_expired_commands_end_domain_by_domain(db: Session) -> None:
+    other = Session(db.conn, "shipping")
+    late = [*await db.send(uuid4(), uuid4(), expires_in_seconds=60),
+            *await other.send(uuid4(), expires_in_seconds=60)]  # fmt: skip
+    await db.rows(
+        "update commandbus.command_bus_command set expires_at = clock_timestamp() - interval '1 s'"
+    )
+    await db.rows("update commandbus.command_bus_expiry set look_at = clock_timestamp()")
+    # One transaction has the locks of one domain.
+    found = [await db.value("select commandbus.end_expired()") for _ in range(3)]
+    assert sorted(found) == [0, 1, 2]
+    assert found[2] == 0
+    rows = await db.rows(
+        "select status from commandbus.command_bus_command where command_id = any(%s)", late
+    )
+    assert {row["status"] for row in rows} == {"CANCELED"}
+
+
+async def test_what_is_expired_and_leased_is_not_looked_at_over_and_over(db: Session) -> None:
+    await db.send(expires_in_seconds=60)
+    (held,) = await db.receive()
+    await db.lapse(held)
+    await db.rows(
+        "update commandbus.command_bus_command set expires_at = clock_timestamp() - interval '1 s',"
+        " lease_expires_at = clock_timestamp() - interval '1 s'"
+    )
+    await db.rows("update commandbus.command_bus_expiry set look_at = clock_timestamp()")
+    assert await db.value("select commandbus.end_expired()") == 1
+    assert await db.value(
+        "select look_at > clock_timestamp() + interval '3 s' from commandbus.command_bus_expiry"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"priority": 40_000}, "priority is not from -2 to 2"),
+        ({"priority": 1e30}, "priority is not from -2 to 2"),
+        ({"priority": 1.5}, "priority is not from -2 to 2"),
+        ({"delay_seconds": 1e300}, "delay_seconds is not from 0"),
+        ({"delay_seconds": -1e300}, "delay_seconds is not from 0"),
+        ({"expires_in_seconds": 1e300}, "expires_in_seconds is not from 0.001"),
+    ],
+)
+async def test_a_number_beyond_all_bounds_is_refused_by_its_name(
+    db: Session, values: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(psycopg.DatabaseError, match=problem) as caught:
+        await db.send(**values)
+    assert caught.value.sqlstate == "CB012"
+
+
+async def test_a_delay_that_no_number_holds_is_refused_by_its_name(db: Session) -> None:
+    with pytest.raises(psycopg.DatabaseError, match="delay_seconds is not from 0"):
+        await db.value(
+            "select commandbus.send_commands(%s, jsonb_build_array(jsonb_build_object("
+            "'command_id', %s::text, 'type', 'Debit', 'delay_seconds', 1e400)))",
+            DOMAIN, str(uuid4()),
+        )  # fmt: skip
+
+
+async def test_level_0_is_no_level(db: Session) -> None:
+    (sent,) = await db.send(priority=0)
+    rows = await db.rows(
+        "select c.priority, f.has_levels from commandbus.command_bus_command c"
+        " left join commandbus.command_bus_flow f using (domain) where c.command_id = %s", sent,
+    )  # fmt: skip
+    assert [(row["priority"], row["has_levels"] or False) for row in rows] == [(None, False)]

@@ -151,6 +151,15 @@ async def test_canceling_one_that_waits_leaves_the_others_in_order(db: Session) 
     await assert_nothing_left(db)
 
 
+async def test_a_look_at_a_key_whose_head_is_open_blocks_nothing(db: Session) -> None:
+    first, _ = await send_keyed(db, "a", "a")
+    for expected in ([first], []):  # the head is due at first, then leased
+        await db.rows("select commandbus.note_keys(%s, %s)", DOMAIN, ["a"])
+        assert await receive_ids(db) == expected
+        row = await key_row(db, "a")
+        assert (row["head"], row["blocked_by"]) == (first, None)
+
+
 async def test_canceling_the_head_and_the_next_lets_the_one_after_go(db: Session) -> None:
     first, second, third = await send_keyed(db, "a", "a", "a")
     await db.rows("select commandbus.cancel_commands(%s, %s, 'why')", DOMAIN, [second, first])

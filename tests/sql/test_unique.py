@@ -481,3 +481,17 @@ async def test_a_command_with_both_keys_waits_for_its_turn_and_a_refusal_leaves_
     rows = await db.rows("select ordering_key, head from commandbus.command_bus_key")
     assert [(row["ordering_key"], row["head"]) for row in rows] == [("o", head)]
     assert [each.command_id for each in await db.receive()] == [head]
+
+
+async def test_a_replacement_begins_anew_with_its_attempts(db: Session) -> None:
+    held = await first(db, **WAITING)
+    (lease,) = await db.receive()
+    await db.settle("retry", lease.item(delay_seconds=60, **FAILURE))
+    await db.rows("update commandbus.command_bus_command set lapses = 1, started_alone = true")
+    assert await offer(db, command(**REPLACING, data={"n": 2})) == [("replaced", held)]
+    after = await db.command(held)
+    new = {"attempts": 0, "lapses": 0, "started_alone": False, "snoozes": None}
+    new |= {"last_error_type": None, "last_error_code": None, "last_error_msg": None}
+    assert {name: after[name] for name in new} == new
+    (again,) = await db.receive()
+    assert again.row["attempt"] == 1

@@ -152,6 +152,41 @@ async def test_nothing_is_leased_while_half_of_what_is_ahead_still_waits(
     assert bench.executor.wanted() == 2 - 2 - 5 + 10
 
 
+def limited(number: int) -> list[Lease]:
+    return [replace(a_lease(), is_limited=True) for _ in range(number)]
+
+
+async def test_a_busy_worker_has_one_limited_group_ahead_and_asks_for_no_other(
+    bench: Bench,
+) -> None:
+    assert bench.executor.places() == 2
+    bench.submit(*limited(2))
+    await turns()
+    assert bench.executor.places() == 1
+    bench.submit(*limited(2))
+    assert bench.executor.places() == 0
+    bench.submit(*limited(3))
+    bench.executor._buffer.popleft()
+    assert bench.executor.places() == 0
+    bench.executor._buffer.popleft()  # the last one of what came with that place
+    assert bench.executor.places() == 1
+
+
+async def test_what_has_no_limit_does_not_keep_a_busy_worker_from_asking(bench: Bench) -> None:
+    bench.submit(*(a_lease() for _ in range(4)))
+    await turns()
+    assert bench.executor.places() == 1
+    bench.submit(a_lease())
+    assert bench.executor.places() == 1
+
+
+async def test_what_is_leased_into_free_handlers_is_not_ahead(bench: Bench) -> None:
+    assert bench.executor.places() == 2
+    bench.submit(*limited(3))  # one of them has no limit, in a domain that has some
+    await turns()
+    assert bench.executor.places() == 1
+
+
 async def test_nothing_is_leased_while_the_database_is_behind(bench: Bench) -> None:
     bench.backlog = 5
     assert bench.executor.wanted() == 0

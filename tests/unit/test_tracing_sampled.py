@@ -27,11 +27,17 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, PermanentCommandError
 from commandbus.middleware.opentelemetry import OpenTelemetry
 from commandbus.middleware.sampling import DroppedSpan, Sampling
+from commandbus.middleware.travelling import Sent, sent_with
 from commandbus.testing import fake_bus, run_until_idle
 
 RATIO = 0.25
 UNSAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 SAMPLED = UNSAMPLED[:-2] + "01"
+
+
+def sent_of(traceparent: str = UNSAMPLED) -> Sent:
+    """What a message brought."""
+    return sent_with(propagate.get_global_textmap(), f'{{"traceparent": "{traceparent}"}}')
 
 
 class Counting(RandomIdGenerator):
@@ -89,9 +95,53 @@ async def test_an_attempt_of_an_unsampled_trace_makes_no_span_and_says_so_onward
     assert f"{seen.trace_id:032x}" == UNSAMPLED[3:35]
     assert f"{seen.span_id:016x}" != UNSAMPLED[36:52]  # it has a span of its own, for logs
     assert not seen.trace_flags.sampled
-    assert reply == {
-        "traceparent": f"00-{seen.trace_id:032x}-{seen.span_id:016x}-00", "baggage": "tenant=north",
-    }  # fmt: skip
+    # There is no span that a reader could be part of: the trace goes on from its sender.
+    assert reply == {"traceparent": UNSAMPLED, "baggage": "tenant=north"}
+
+
+async def test_the_reply_of_a_dropped_attempt_that_began_a_trace_carries_none() -> None:
+    traced = Traced(ALWAYS_OFF)
+    meta = {"baggage": "tenant=north"}
+    many = [BatchCommand("Work", uuid4(), {}, meta=meta), BatchCommand("Work", uuid4(), {})]
+    await traced.bus.send_many("shop", many)
+    await run_until_idle(traced.bus)
+    replies = [each.meta async for each in traced.bus.replies("shop", wait=False)]
+    await traced.bus.close()
+    assert traced.spans("process shop") == []
+    assert replies in ([{"baggage": "tenant=north"}, None], [None, {"baggage": "tenant=north"}])
+
+
+def test_a_dropped_span_keeps_its_ids() -> None:
+    sampling = Sampling(TracerProvider(sampler=ALWAYS_OFF).get_tracer("test"))
+    one, other = (sampling.decide(sent_of(), is_parent=True) for _ in range(2))
+    assert isinstance(one, DroppedSpan)
+    assert isinstance(other, DroppedSpan)
+    assert one.get_span_context() == one.get_span_context()
+    assert one.get_span_context().trace_id == other.get_span_context().trace_id
+    assert one.get_span_context().span_id != other.get_span_context().span_id
+
+
+@pytest.mark.parametrize(
+    ("text", "trace_id", "baggage_of"),
+    [
+        (f'{{"traceparent": "{SAMPLED}"}}', SAMPLED[3:35], None),
+        (f'{{"a":"traceparent","traceparent":"{SAMPLED}","baggage":"x=1"}}', SAMPLED[3:35], "1"),
+        (f'{{"note": "\\"traceparent\\": \\"{SAMPLED}", "baggage": "x=2"}}', None, "2"),
+        (f'{{"inner": {{"traceparent": "{SAMPLED}"}}}}', None, None),
+        ('{"traceparent": 4}', None, None),
+        ("no json", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_trace_of_a_sender_is_read_from_its_text_as_from_its_json(
+    text: str | None, trace_id: str | None, baggage_of: str | None
+) -> None:
+    sent = sent_with(propagate.get_global_textmap(), text)
+    found = trace.get_current_span(sent.context).get_span_context()
+    assert found.is_valid is sent.is_valid is (trace_id is not None)
+    assert found == sent.creation
+    assert trace_id is None or f"{found.trace_id:032x}" == trace_id
+    assert baggage.get_baggage("x", sent.context) == baggage_of
 
 
 async def test_an_attempt_of_a_sampled_trace_is_recorded_whatever_the_ratio() -> None:
@@ -245,21 +295,15 @@ def test_what_is_dropped_early_is_what_the_sampler_drops(
     sampler: Sampler, child: bool, root: bool
 ) -> None:
     tracer = TracerProvider(sampler=sampler).get_tracer("test")
-    parent = trace.get_current_span(
-        propagate.extract({"traceparent": UNSAMPLED})
-    ).get_span_context()
-    decided = [Sampling(tracer).decide(each) for each in (parent, None)]
+    decided = [Sampling(tracer).decide(sent_of(), is_parent=each) for each in (True, False)]
     assert [isinstance(each, DroppedSpan) for each in decided] == [child, root]
-    sent = trace.set_span_in_context(trace.NonRecordingSpan(parent), context.Context())
+    sent = sent_of().context
     for each, given, early in zip(decided, (sent, context.Context()), (child, root), strict=True):
         span = tracer.start_span("x", context=given)
         assert not (early and span.is_recording())
         if isinstance(each, DroppedSpan):
             found = each.get_span_context()
             assert found.trace_flags == span.get_span_context().trace_flags
-            carrier: dict[str, str] = {}
-            propagate.inject(carrier, trace.set_span_in_context(each, context.Context()))
-            assert carrier["traceparent"] == each.traceparent()
             assert not each.is_recording()
             assert f"{found.trace_id:032x}" in repr(each)
 
@@ -270,6 +314,6 @@ def test_a_provider_that_is_set_up_later_is_found() -> None:
 
     proxy = Proxy()
     sampling = Sampling(proxy)
-    assert sampling.decide(None) is proxy
+    assert sampling.decide(sent_of(), is_parent=False) is proxy
     proxy._tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test")
-    assert isinstance(sampling.decide(None), DroppedSpan)
+    assert isinstance(sampling.decide(sent_of(), is_parent=False), DroppedSpan)

@@ -12,6 +12,7 @@ import atexit
 import concurrent.futures
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
@@ -33,6 +34,8 @@ Connect = Callable[[], AbstractAsyncContextManager[CommandBus]]
 LOOK_SECONDS = 0.5
 #: How long the end of the process may take because of one bus, in seconds.
 EXIT_SECONDS = 2.0
+#: How long it waits there for a thread that opens a bus, in seconds; such a thread ends with it.
+OPENING_SECONDS = 0.05
 #: How long calls that end with their bus may take for their last step, in seconds.
 HAND_OVER_SECONDS = 0.2
 
@@ -182,14 +185,31 @@ class Bridge:
     def close(self, seconds: float | None = None) -> None:
         """Close the bus and end its thread; again does nothing. Waits at most `seconds`."""
         with self._lock:
-            opened, self._opened, self._bus = self._opened, None, None
-            self._is_closed = True
-            if self._collected is not None:
-                self._collected.detach()
-        if opened is not None:
-            opened.ask_to_stop()
-            if threading.current_thread() is not opened.thread:
-                opened.thread.join(seconds)
+            thread = self._let_go()
+        if thread is not None and threading.current_thread() is not thread:
+            thread.join(seconds)
+
+    def let_go(self, seconds: float) -> threading.Thread | None:
+        """Ask the bus to close; returns the thread that will have ended then.
+
+        Waits at most `seconds` for a thread that opens the bus at this moment.
+        """
+        if not self._lock.acquire(timeout=seconds):
+            return None
+        try:
+            return self._let_go()
+        finally:
+            self._lock.release()
+
+    def _let_go(self) -> threading.Thread | None:
+        opened, self._opened, self._bus = self._opened, None, None
+        self._is_closed = True
+        if self._collected is not None:
+            self._collected.detach()
+        if opened is None:
+            return None
+        opened.ask_to_stop()
+        return opened.thread
 
     def forget(self) -> None:
         """In a forked child: leave thread and connections to the parent; the next call opens anew.
@@ -261,8 +281,11 @@ _of_the_parent: list[object] = []
 
 
 def _close_all() -> None:
-    for bridge in list(_bridges):
-        bridge.close(EXIT_SECONDS)
+    # All at once: the process waits for the slowest, and not for one after the other.
+    until = time.monotonic() + EXIT_SECONDS
+    ending = [bridge.let_go(OPENING_SECONDS) for bridge in list(_bridges)]
+    for thread in filter(None, ending):
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _close_all_first_at_exit() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from commandbus.gates.model import ExecutionLimit, LimitedKey
     from commandbus.gates.service import ExecutionLimits
 
@@ -44,6 +45,9 @@ class BlockingExecutionLimits(BlockingFacet["ExecutionLimits"]):
         """The keys of a type that run or wait under a limit by key, most waiting first."""
         return self._bridge.run(self._facet.keys(domain, type, limit=limit))
 
-    def list(self, domain: str | None = None) -> list[ExecutionLimit]:
-        """The limits of a domain, or of all, with what runs and waits now; paused types too."""
-        return self._bridge.run(self._facet.list(domain))
+    def list(
+        self, domain: str | None = None, *, domains: Collection[str] | None = None,
+    ) -> list[ExecutionLimit]:
+        """The limits of a domain, of these or of all, with what runs and waits now; paused types
+        too."""
+        return self._bridge.run(self._facet.list(domain, domains=domains))

@@ -33,7 +33,7 @@ class BlockingLoads(BlockingFacet["Loads"]):
         self, domain: str, source: object, *, command_type: str | None = None,
         id_column: str | None = None, type_column: str | None = None, delimiter: str | None = None,
         start: LoadStart = LoadStart.SEALED, checkpoint_size: int | None = None,
-        batch_id: UUID | None = None, name: str | None = None,
+        dispatch_rate: float | None = None, batch_id: UUID | None = None, name: str | None = None,
         custom_data: dict[str, Any] | None = None, created_by: str | None = None,
         on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None, on_progress: OnProgress | None = None,
@@ -43,22 +43,22 @@ class BlockingLoads(BlockingFacet["Loads"]):
         return self._bridge.run(self._facet.load(
             domain, source, command_type=command_type, id_column=id_column,
             type_column=type_column, delimiter=delimiter, start=start,
-            checkpoint_size=checkpoint_size, batch_id=batch_id, name=name, custom_data=custom_data,
-            created_by=created_by, on_complete=on_complete,
+            checkpoint_size=checkpoint_size, dispatch_rate=dispatch_rate, batch_id=batch_id,
+            name=name, custom_data=custom_data, created_by=created_by, on_complete=on_complete,
             on_complete_command=on_complete_command, on_progress=on_progress, actor=actor,
             **send_options,
         ))
 
     def resume(
-        self, domain: str, batch_id: UUID, source: object, *,
+        self, domain: str, batch_id: UUID, source: object, *, dispatch_rate: float | None = None,
         on_complete: BatchCompletionCallback | None = None, on_progress: OnProgress | None = None,
         actor: str | None = None, on_behalf: OnBehalf | None = None,
     ) -> LoadResult:
         """Go on with a load after its last checkpoint; `source` is the same, from its
         beginning."""
         return self._bridge.run(self._facet.resume(
-            domain, batch_id, source, on_complete=on_complete, on_progress=on_progress,
-            actor=actor, on_behalf=on_behalf,
+            domain, batch_id, source, dispatch_rate=dispatch_rate, on_complete=on_complete,
+            on_progress=on_progress, actor=actor, on_behalf=on_behalf,
         ))
 
     def seal(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> LoadMetadata:

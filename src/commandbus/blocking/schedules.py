@@ -13,7 +13,7 @@ from commandbus.blocking.bridge import BlockingFacet
 from commandbus.schedules.model import Missed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime, timedelta
     from typing import Any
     from uuid import UUID
@@ -55,10 +55,13 @@ class BlockingSchedules(BlockingFacet["Schedules"]):
         return self._bridge.run(self._facet.require(domain, name, show_data=show_data))
 
     def list(
-        self, domain: str | None = None, *, limit: int = 100, cursor: str | None = None,
+        self, domain: str | None = None, *, domains: Collection[str] | None = None,
+        limit: int = 100, cursor: str | None = None,
     ) -> Page[Schedule]:
-        """Schedules by domain and name, without their payloads."""
-        return self._bridge.run(self._facet.list(domain, limit=limit, cursor=cursor))
+        """Schedules by domain and name, without their payloads; `domains`: of one of these."""
+        return self._bridge.run(self._facet.list(
+            domain, domains=domains, limit=limit, cursor=cursor,
+        ))
 
     def preview(
         self, domain: str | None = None, name: str | None = None, *, cron: str | None = None,

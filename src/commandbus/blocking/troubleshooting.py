@@ -14,7 +14,7 @@ from commandbus.models import EVERYTHING
 from commandbus.troubleshooting.groups import MAX_GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from typing import Any
     from uuid import UUID
     from commandbus.database.model import OnBehalf
@@ -39,14 +39,14 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
         ))
 
     def find_groups(
-        self, domain: str | None = None, *, search: str | None = None,
-        command_type: str | None = None, include_empty: bool = False, viewer: Viewer = EVERYTHING,
-        limit: int = MAX_GROUPS,
+        self, domain: str | None = None, *, domains: Collection[str] | None = None,
+        search: str | None = None, command_type: str | None = None, include_empty: bool = False,
+        viewer: Viewer = EVERYTHING, limit: int = MAX_GROUPS,
     ) -> GroupList:
-        """The same, at most MAX_GROUPS, and whether there are more."""
+        """The same, at most MAX_GROUPS, and whether there are more; `domains`: of one of these."""
         return self._bridge.run(self._facet.find_groups(
-            domain, search=search, command_type=command_type, include_empty=include_empty,
-            viewer=viewer, limit=limit,
+            domain, domains=domains, search=search, command_type=command_type,
+            include_empty=include_empty, viewer=viewer, limit=limit,
         ))
 
     def note_group(

@@ -39,6 +39,9 @@ LoadSource = Annotated[
         "'-' is stdin, with JSON.",
     ),
 ]
+LoadRate = Annotated[
+    float | None, typer.Option("--rate", metavar="N", help="Rows queued per second, at most.")
+]
 #: What becomes of a row in each stage.
 _VERBS = {"loading": "stored", "dispatching": "queued"}
 
@@ -70,6 +73,7 @@ async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is
     checkpoint_size: Annotated[
         int | None, typer.Option(metavar="N", help="Rows in one commit. Default: it adapts.")
     ] = None,
+    rate: LoadRate = None,
     batch_id: Annotated[
         str | None,
         typer.Option(metavar="UUID", help="An id of your own: the same call again continues."),
@@ -96,6 +100,7 @@ async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is
             delimiter=delimiter_of(delimiter),
             start=LoadStart[start.name],
             checkpoint_size=checkpoint_size,
+            dispatch_rate=rate,
             batch_id=wanted,
             on_progress=on_progress,
             **options,
@@ -106,7 +111,9 @@ async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is
     return await _run(frame, work, next_command, creates=True)
 
 
-async def resume(frame: Frame, domain: Domain, batch_id: BatchId, source: LoadSource) -> View:
+async def resume(
+    frame: Frame, domain: Domain, batch_id: BatchId, source: LoadSource, *, rate: LoadRate = None
+) -> View:
     """Continue a load after its last checkpoint.
 
     SOURCE is the same as before, from its beginning; rows that were loaded are skipped. Exit codes
@@ -117,7 +124,11 @@ async def resume(frame: Frame, domain: Domain, batch_id: BatchId, source: LoadSo
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
         batch = await session.find_batch(OneBatch(batch_id, domain))
         return await session.bus.loads.resume(
-            batch.domain, batch.batch_id, source_of(source), on_progress=on_progress
+            batch.domain,
+            batch.batch_id,
+            source_of(source),
+            dispatch_rate=rate,
+            on_progress=on_progress,
         )
 
     next_command = resume_command(frame.place, domain, wanted, source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import shlex
 import signal
@@ -23,6 +24,7 @@ from commandbus.cli.logs import Logs
 from commandbus.cli.monitored import Shown, bound, monitored
 from commandbus.cli.output import ExitCode, print_error
 from commandbus.cli.processes import Job, Processes, check_processes, run_processes
+from commandbus.cli.stuck import GivingUp, StuckError
 from commandbus.cli.systemd import Manager
 from commandbus.errors import DomainPausedError, InvalidInputError
 
@@ -65,9 +67,23 @@ class End:
         option("--include-delayed", help="With --until-empty: wait for what is due later as well."),
     ] = False
 
+    exit_when_stuck: Annotated[
+        float,
+        option(
+            "--exit-when-stuck",
+            metavar="SECONDS",
+            help="End with code 1 once handlers that hang have taken all places of a domain for "
+            "that long, to be started again. Default: never.",
+        ),
+    ] = 0.0
+
     def __post_init__(self) -> None:
         if self.include_delayed and not self.until_empty:
             raise InvalidInputError("--include-delayed goes with --until-empty")
+        if not 0 <= self.exit_when_stuck < math.inf:
+            raise InvalidInputError(
+                f"--exit-when-stuck is {self.exit_when_stuck:g}; use seconds, 0 for never"
+            )
 
 
 def worker(
@@ -182,6 +198,7 @@ async def serve(
 ) -> bool:
     """The same with a worker for each domain; `greet` is told the domains once everything runs."""
     domains = _served(bus, app, workers.domain or [])
+    giving_up = GivingUp(lambda: bus.stuck_domains, end.exit_when_stuck)
     running = (
         bus.run_worker(
             domain,
@@ -193,10 +210,13 @@ async def serve(
         )
         for domain in domains
     )
-    return await run_until_signal(
-        bus, running, server, partial(greet, domains), ends=end.until_empty,
-        is_ready=lambda: set(domains) <= set(bus.started_domains),
-    )  # fmt: skip
+    async with giving_up.watched():
+        is_graceful = await run_until_signal(
+            bus, running, server, partial(greet, domains), ends=end.until_empty,
+            is_ready=lambda: set(domains) <= set(bus.started_domains),
+        )  # fmt: skip
+    giving_up.check()
+    return is_graceful
 
 
 async def _stop_gracefully(
@@ -266,9 +286,13 @@ def _signals(stop: asyncio.Event, abort: asyncio.Event) -> Iterator[None]:
 def run_until_stopped(work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
     """Run it to its end, and end the program with the code that says how it went."""
     code = ExitCode.OK
-    if not asyncio.run(work()):
-        code = ExitCode.INTERRUPTED
-        print_error("stopped at once; what was running goes back to the queue")
+    try:
+        if not asyncio.run(work()):
+            code = ExitCode.INTERRUPTED
+            print_error("stopped at once; what was running goes back to the queue")
+    except StuckError as error:
+        code = ExitCode.FAILED
+        print_error(str(error))
     if any(thread.name.startswith("commandbus-handler") for thread in threading.enumerate()):
         # A handler in a thread cannot be cancelled, and Python would wait for it at exit.
         _log.warning("a handler is still running in a thread; the process ends without it")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import LiteralString
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError
 from commandbus.flow import check_seconds
 from commandbus.gates.model import ExecutionLimit, LimitedKey
-from commandbus.names import check_command_type, check_domain, check_operator, check_text
+from commandbus.names import (
+    check_command_type,
+    check_domain,
+    check_operator,
+    check_reach,
+    check_text,
+)
 from commandbus.paging import check_page
 from commandbus.privacy.redaction import redact_text
 
@@ -24,10 +31,17 @@ _CLEAR: LiteralString = (
     "select {schema}.clear_limit(%s, cast(%s as text), %s, cast(%s as text), cast(%s as text))"
 )
 _RELEASE: LiteralString = "select {schema}.release_waiting(%s)"
-LIST: LiteralString = (
+_LIMITS: LiteralString = (
     "select l.domain, l.command_type, l.by_key, l.max_running, l.rate, l.per_seconds, l.burst,"
     " l.paused_at, l.paused_until, l.paused_by, l.pause_reason, l.updated_at, l.updated_by,"
-    " l.running, l.tokens, l.waiting, l.oldest from {schema}.list_limits(cast(%s as text)) l"
+    " l.running, l.tokens, l.waiting, l.oldest from "
+)
+LIST: LiteralString = _LIMITS + "{schema}.list_limits(cast(%s as text)) l"
+#: Of several domains; null: of all.
+_LIST_OF: LiteralString = (
+    _LIMITS + "unnest(cast(%s as text[])) d(domain)"
+    " cross join lateral {schema}.list_limits(d.domain) l"
+    " order by l.domain, l.command_type nulls first, l.by_key"
 )
 _KEYS: LiteralString = (
     "select k.limit_key, k.running, k.waiting, k.oldest from {schema}.list_limit_keys(%s, %s, %s) k"
@@ -106,10 +120,15 @@ class ExecutionLimits:
         params = (check_domain(domain), check_command_type(type), limit)
         return await self._store.gateway.rows(_KEYS, params, into=LimitedKey)
 
-    async def list(self, domain: str | None = None) -> list[ExecutionLimit]:
-        """The limits of a domain, or of all, with what runs and waits now; paused types too."""
-        wanted = None if domain is None else check_domain(domain)
-        return await self._store.gateway.rows(LIST, (wanted,), into=ExecutionLimit)
+    async def list(
+        self, domain: str | None = None, *, domains: Collection[str] | None = None
+    ) -> list[ExecutionLimit]:
+        """The limits of a domain, of these or of all, with what runs and waits now; paused types
+        too.
+        """
+        places = check_reach(domain, domains)
+        wanted = [None] if places is None else places
+        return await self._store.gateway.rows(_LIST_OF, (wanted,), into=ExecutionLimit)
 
 
 def _places(value: object) -> int | None:

@@ -43,6 +43,7 @@ from commandbus.names import (
     check_uuid,
 )
 from commandbus.paging import Page
+from commandbus.settings import check_number
 
 _BEGIN_LOAD: LiteralString = (
     "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
@@ -66,6 +67,9 @@ _INTERRUPTED_LOADS: LiteralString = _LOADS + (
     " order by l.updated_at"
 )
 
+#: Rows per second that a dispatch_rate may ask for. Not less: workers go on with a load that has
+#: not moved for some minutes.
+DISPATCH_RATE_RANGE = (0.01, 1_000_000)
 #: Rows that one transaction of `dispatch_rest` queues.
 DISPATCH_LIMIT = 1_000
 
@@ -89,6 +93,7 @@ class Loads:
         delimiter: str | None = None,
         start: LoadStart = LoadStart.SEALED,
         checkpoint_size: int | None = None,
+        dispatch_rate: float | None = None,
         batch_id: UUID | None = None,
         name: str | None = None,
         custom_data: dict[str, Any] | None = None,
@@ -111,7 +116,8 @@ class Loads:
         `start`: sealed (workers see nothing until the whole source is in, so that a bad row
         half-way has started nothing) or as_it_loads (they begin with the first checkpoint). Either
         way the batch does not end before everything is in. `checkpoint_size`: rows per commit;
-        None begins with 1,000 and aims at half a second.
+        None begins with 1,000 and aims at half a second. `dispatch_rate`: rows per second that are
+        queued, at most, by this call; if its process ends, who goes on queues the rest at once.
 
         A bad row, a duplicate id, a source that fails: the result is partial_success with the line
         and the reason, nothing of its checkpoint was created, earlier ones stay. Fix it and call
@@ -121,6 +127,7 @@ class Loads:
         the checkpoint of its row. `resume` knows them.
         """
         flow, meta = check_flow(send_options), check_meta(send_options.get("meta"))
+        _checked_rate(dispatch_rate)
         defaults = {
             **({} if flow is None else flow.digestible()),
             **({} if meta is None else {"meta": meta}),
@@ -160,6 +167,7 @@ class Loads:
             load = await self.require(domain, batch.batch_id)
             run = LoadRun(self._store, self._preparer, load, reader, on_progress)
             run.actor = batch.actor
+            run.dispatch_rate = _checked_rate(dispatch_rate)
             return await run.run()
 
     async def resume(
@@ -168,6 +176,7 @@ class Loads:
         batch_id: UUID,
         source: object,
         *,
+        dispatch_rate: float | None = None,
         on_complete: BatchCompletionCallback | None = None,
         on_progress: OnProgress | None = None,
         actor: str | None = None,
@@ -181,6 +190,7 @@ class Loads:
         for the audit. `on_behalf` (`bus.governance.on_behalf_of`): for a caller, to whom governed
         command types are refused.
         """
+        _checked_rate(dispatch_rate)
         load = await self.require(domain, batch_id)
         if load.status is LoadStatus.CANCELED:
             raise InvalidOperationError(
@@ -192,6 +202,7 @@ class Loads:
                 self._completions.register(domain, load.batch_id, on_complete)
             run = LoadRun(self._store, self._preparer, load, reader, on_progress)
             run.actor = check_operator(actor) if on_behalf is None else on_behalf.user_id
+            run.dispatch_rate = _checked_rate(dispatch_rate)
             run.on_behalf = on_behalf
             return await run.run()
 
@@ -285,6 +296,12 @@ def _load_of(*row: Any) -> LoadMetadata:
     words = (RowFormat(**row[3], delimiter=row[15]), LoadStart(row[4]), LoadStatus(row[5]))
     values: Any = (*row[:3], *words, *row[6:15], row[16])
     return LoadMetadata(*values)
+
+
+def _checked_rate(rate: float | None) -> float | None:
+    if rate is not None:
+        check_number(rate, "dispatch_rate (rows per second)", *DISPATCH_RATE_RANGE)
+    return rate
 
 
 def _checked_size(size: int | None) -> int | None:

@@ -159,6 +159,8 @@ class LoadRun:
         self._drafts: Drafts | None = None
         #: Who loads, for the audit; None: who created the batch.
         self.actor: str | None = None
+        #: Rows that are queued per second, at most; None: as fast as they can be.
+        self.dispatch_rate: float | None = None
         #: The caller for whom it loads, if it does; governed command types are refused then.
         self.on_behalf: OnBehalf | None = None
 
@@ -200,7 +202,10 @@ class LoadRun:
 
     async def _load_rows(self) -> None:
         began, before = time.monotonic(), self._rows
-        while await self._next_chunk():
+        is_queueing = self._load.start is LoadStart.AS_IT_LOADS
+        while await self._next_chunk(self._size(is_queueing=is_queueing)):
+            if is_queueing:
+                await self._keep_rate(self._rows - before, began)
             await self._commit()
             self._report("loading", self._rows, self._rows - before, began)
         if not self._rows:
@@ -208,10 +213,21 @@ class LoadRun:
         await self._insist(_SEAL_LOAD, self._rows, self.actor)
         self._is_sealed = True
 
-    async def _next_chunk(self) -> bool:
+    def _size(self, *, is_queueing: bool) -> int:
+        """How many rows the next step takes; with a rate, what may be queued in a second."""
+        if self.dispatch_rate is None or not is_queueing:
+            return self._pace.size
+        return min(self._pace.size, max(1, int(self.dispatch_rate)))
+
+    async def _keep_rate(self, queued: int, began: float) -> None:
+        if self.dispatch_rate is not None:
+            due = began + queued / self.dispatch_rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _next_chunk(self, size: int) -> bool:
         self._chunk = Chunk()
         while (
-            len(self._chunk.commands) < self._pace.size
+            len(self._chunk.commands) < size
             and self._chunk.size_bytes < MAX_CHUNK_BYTES
             and await self._add_row(self._chunk, self._rows)
         ):
@@ -293,8 +309,10 @@ class LoadRun:
             return
         dispatched = load.rows_dispatched
         while dispatched < self._rows:
+            await self._keep_rate(dispatched - load.rows_dispatched, began)
             step, before = time.monotonic(), dispatched
-            dispatched = int(await self._insist(DISPATCH_LOAD, self._pace.size))
+            size = self._size(is_queueing=True)
+            dispatched = int(await self._insist(DISPATCH_LOAD, size))
             self._pace.learn(dispatched - before, time.monotonic() - step)
             self._report("dispatching", dispatched, dispatched - load.rows_dispatched, began)
 

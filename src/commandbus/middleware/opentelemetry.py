@@ -24,7 +24,7 @@ from commandbus.middleware.base import (
 )
 from commandbus.middleware.guarding import Guard
 from commandbus.middleware.sampling import DroppedSpan, Sampling
-from commandbus.middleware.travelling import LINKED, Sent, sent_with
+from commandbus.middleware.travelling import LINKED, sent_with
 from commandbus.privacy.sensitive import is_sensitive_key
 
 with extra("otel", "the middleware OpenTelemetry"):
@@ -48,8 +48,9 @@ _SUPPRESSING = (
     "suppress_instrumentation", getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", None),
 )  # fmt: skip
 
-#: An attempt whose context is attached: the token, the context, the span if it is a dropped one.
-_Begun = tuple[Any, Context, DroppedSpan | None, Sent]
+#: An attempt whose context is attached: the token, the context, and of a dropped one what its reply
+#: carries; None: the propagators say it.
+_Begun = tuple[Any, Context, dict[str, str] | None]
 Relation = Literal["auto", "parent", "link"]
 _RELATIONS = ("auto", "parent", "link")
 
@@ -151,10 +152,11 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
         is_parent = self._relation == "parent" or (
             self._relation == "auto" and not sent.is_linked and command.batch_id is None
         )
-        decided = self._sampling.decide(sent.creation if is_parent else None)
+        decided = self._sampling.decide(sent, is_parent=is_parent)
         if isinstance(decided, DroppedSpan):
-            context = trace.set_span_in_context(decided, sent.context)
-            return contexts.attach(context), context, decided, sent
+            context = trace.set_span_in_context(decided, sent.baggage)
+            goes_on = is_parent and sent.is_valid
+            return contexts.attach(context), context, sent.onward if goes_on else sent.replied
         span = decided.start_span(
             f"process {command.domain}",
             context=sent.context if is_parent else Context(),
@@ -169,8 +171,8 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
             },
         )
         call.state[self] = span
-        context = trace.set_span_in_context(span, sent.context)
-        return contexts.attach(context), context, None, sent
+        context = trace.set_span_in_context(span, sent.baggage)
+        return contexts.attach(context), context, None
 
     def leave(self, call: Call, entered: _Begun) -> None:
         """The handler has ended; its span ends with the attempt."""
@@ -182,15 +184,11 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
             contexts.detach(entered[0])
 
     def _let_reply_carry(self, ctx: HandlerContext, begun: _Begun) -> None:
-        _, context, dropped, sent = begun
+        _, context, known = begun
         said = ctx.reply_meta
-        if (
-            said is None
-            and dropped is not None
-            and sent.replied is not None
-            and contexts.get_current() is context  # else the handler has something to add
-        ):
-            ctx.carry_reply_meta({"traceparent": dropped.traceparent(), **sent.replied})
+        if said is None and known is not None and contexts.get_current() is context:
+            if known:  # the same for all that were sent with the same: nothing is made for it
+                ctx.carry_reply_meta(known)
         elif said is None or "traceparent" not in said:
             more = self._fitting(said or {}, _carrier())
             if more:

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from commandbus.extras import extra
+from commandbus.middleware.travelling import Sent
 
 with extra("otel", "the middleware OpenTelemetry"):
     from opentelemetry.trace import (
@@ -23,29 +24,30 @@ with extra("otel", "the middleware OpenTelemetry"):
 
 #: The bits of a trace id that samplers by ratio compare with their bound.
 _LOW = (1 << 64) - 1
-_SAMPLED = 1
 _NO_STATE = TraceState()
 
 
 class DroppedSpan(NonRecordingSpan):
     """A span that is not recorded. What others need of it is made when they ask for it."""
 
-    def __init__(self, trace_id: int, span_id: int, flags: TraceFlags, state: TraceState) -> None:
+    _made: SpanContext | None = None
+
+    def __init__(self, ids: Any, trace_id: int, flags: TraceFlags, state: TraceState) -> None:
         # Without that of its parent, which wants all of it now.
-        self._ids = trace_id, span_id, flags
-        self._state = state
+        self._known = ids, trace_id, flags, state
 
     def get_span_context(self) -> SpanContext:
-        """The ids that children and logs name."""
-        trace_id, span_id, flags = self._ids
-        return SpanContext(trace_id, span_id, False, flags, self._state)
+        """The ids that children and logs name; the same ones each time."""
+        made = self._made
+        if made is None:
+            ids, trace_id, flags, state = self._known
+            made = SpanContext(trace_id, ids.generate_span_id(), False, flags, state)
+            first: SpanContext = vars(self).setdefault("_made", made)  # two threads may ask
+            return first
+        return made
 
     def __repr__(self) -> str:
         return f"DroppedSpan({self.get_span_context()!r})"
-
-    def traceparent(self) -> str:
-        """The header of the W3C."""
-        return "00-%032x-%016x-%02x" % self._ids  # noqa: UP031  (a third less than an f-string)
 
 
 class Sampling:
@@ -60,29 +62,27 @@ class Sampling:
         self._bound: int | None = None
         self._flags = TraceFlags(TraceFlags.DEFAULT)
 
-    def decide(self, parent: SpanContext | None) -> DroppedSpan | Tracer:
+    def decide(self, sent: Sent, *, is_parent: bool) -> DroppedSpan | Tracer:
         """A span that is dropped, or the tracer that is to start one.
 
-        `parent`: as it came with a message; None or not valid: the span begins a trace.
+        `is_parent`: the span goes on with the trace of the sender, if there is one.
         """
         real = self._real
         if real is None or real.sampler is not self._sampler:
             real = self._learn()
             if real is None:
                 return self._tracer
-        if parent is not None and parent.is_valid:
-            flags = parent.trace_flags
-            if flags & _SAMPLED or not self._drops_children:
+        if is_parent and sent.is_valid:
+            unsampled = sent.unsampled
+            if unsampled is None or not self._drops_children:
                 return self._tracer
-            span_id = real.id_generator.generate_span_id()
-            return DroppedSpan(parent.trace_id, span_id, flags, parent.trace_state)
+            return DroppedSpan(real.id_generator, *unsampled)
         if self._bound is None:
             return self._tracer
         trace_id = real.id_generator.generate_trace_id()
         if trace_id & _LOW < self._bound:
             return _with_trace(real, trace_id)
-        span_id = real.id_generator.generate_span_id()
-        return DroppedSpan(trace_id, span_id, self._flags, _NO_STATE)
+        return DroppedSpan(real.id_generator, trace_id, self._flags, _NO_STATE)
 
     def _learn(self) -> Any:
         """Look at the sampler. The application may set its provider up after this was made."""

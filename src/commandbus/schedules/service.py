@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -30,8 +30,8 @@ from commandbus.names import (
     NO_REPLY,
     check_choice,
     check_domain,
-    check_names,
     check_operator,
+    check_reach,
     check_text,
     check_uuid,
     new_id,
@@ -73,7 +73,8 @@ _FIND: LiteralString = (
 _PAGE: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + _COLUMNS
-    + " from {schema}.command_bus_schedule s where (cast(%s as text) is null or s.domain = %s)"
+    + " from {schema}.command_bus_schedule s"
+    " where (cast(%s as text[]) is null or s.domain = any(cast(%s as text[])))"
     " and (cast(%s as text) is null or (s.domain, s.name) > (%s, %s))"
     " order by s.domain, s.name limit %s"
 )
@@ -219,16 +220,22 @@ class Schedules:
         return found
 
     async def list(
-        self, domain: str | None = None, *, limit: int = 100, cursor: str | None = None
+        self,
+        domain: str | None = None,
+        *,
+        domains: Collection[str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[Schedule]:
-        """Schedules by domain and name, without their payloads."""
-        check_names(domain)
+        """Schedules by domain and name, without their payloads; `domains`: of one of these."""
+        places = check_reach(domain, domains)
         check_page(limit)
-        last_domain, last_name = position_of(cursor, domain, _read_place) or (None, None)
-        params = (domain, domain, last_domain, last_domain, last_name, limit + 1)
+        bound = domain if domains is None else (domain, places)
+        last_domain, last_name = position_of(cursor, bound, _read_place) or (None, None)
+        params = (places, places, last_domain, last_domain, last_name, limit + 1)
         rows = await self._store.gateway.rows(_PAGE, params)
         found = [_schedule_of(*row) for row in rows]
-        return page_of(found, limit, domain, lambda each: [each.domain, each.name])
+        return page_of(found, limit, bound, lambda each: [each.domain, each.name])
 
     async def preview(
         self,

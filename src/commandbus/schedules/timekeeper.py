@@ -47,8 +47,7 @@ class Timekeeper(Loop):
             self._ask_at = time.monotonic() + ASK_SECONDS
             if await self._gateway.value(_CLAIM, (EVERY_SECONDS,)):
                 await self._gateway.value(_TEND_LEVELS)
-                # Less than it may look at: nothing is left.
-                while await self._end_expired() == EXPIRED_AT_ONCE:
+                while await self._end_expired():
                     pass
         return LOOK_SECONDS if next_end is None else min(LOOK_SECONDS, next_end)
 

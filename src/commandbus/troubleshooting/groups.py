@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, LiteralString
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
 from commandbus.models import EVERYTHING, Viewer
-from commandbus.names import check_domain, check_names, check_operator, check_text
+from commandbus.names import check_domain, check_names, check_operator, check_reach, check_text
 from commandbus.paging import MAX_LIMIT, check_page
 from commandbus.privacy.redaction import redact_text
 from commandbus.troubleshooting.model import FailureGroup, GroupList
@@ -21,15 +22,28 @@ MAX_SEARCH = 200
 MAX_ASSIGNEE = 255
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{1,16}\Z")
-_LIST: LiteralString = (
+_GROUPS: LiteralString = (
     "select g.domain, g.fingerprint, g.command_type, g.error_class, g.error_code, g.message,"
     " g.sample_message, g.sample_command_id, g.parked_count, g.total_seen, g.first_seen,"
     " g.last_seen, s.stack ->> 'first', s.stack ->> 'last', g.note, g.note_by, g.note_at,"
     " g.assignee, g.emptied_at, g.back_at, g.back_after, g.back_count,"
     " {schema}.group_id(g.domain, g.fingerprint)"
-    " from {schema}.list_failure_groups(%s, %s, %s, %s, %s, cast(%s as text), cast(%s as text)) g"
+    " from "
+)
+_IN_ORDER: LiteralString = (
     " cross join lateral (select {schema}.failure_stack(g.domain, g.sample_command_id) as stack) s"
     " order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint"
+)
+_LIST: LiteralString = (
+    _GROUPS
+    + "{schema}.list_failure_groups(%s, %s, %s, %s, %s, cast(%s as text), cast(%s as text)) g"
+    + _IN_ORDER
+)
+#: Of several domains; null: of all.
+_LIST_OF: LiteralString = (
+    _GROUPS
+    + "unnest(cast(%s as text[])) d(domain) cross join lateral {schema}.list_failure_groups("
+    "d.domain, %s, %s, %s, %s, cast(%s as text), cast(%s as text)) g" + _IN_ORDER + " limit %s"
 )
 
 _NOTE: LiteralString = "select {schema}.note_group(%s, %s, cast(%s as text), cast(%s as text))"
@@ -74,23 +88,28 @@ class Groups:
         self,
         domain: str | None = None,
         *,
+        domains: Collection[str] | None = None,
         search: str | None = None,
         command_type: str | None = None,
         include_empty: bool = False,
         viewer: Viewer = EVERYTHING,
         limit: int = MAX_GROUPS,
     ) -> GroupList:
-        """The same, at most MAX_GROUPS, and whether there are more.
+        """The same, at most MAX_GROUPS, and whether there are more; `domains`: of one of these.
 
         `search`: a text in the message, code, class, type, note, assignee or fingerprint, in
         capital letters or not.
         """
-        check_names(domain, command_type)
+        check_names(None, command_type)
         check_page(limit)
         most = min(limit, MAX_GROUPS)
         text = None if search is None else check_text(search, "search", max_length=MAX_SEARCH)
-        params = (domain, command_type, include_empty, most + 1, "", viewer.owner, text)
-        found = await self._store.gateway.patient.rows(_LIST, params, into=FailureGroup)
+        places = check_reach(domain, domains)
+        params = (
+            [None] if places is None else places, command_type, include_empty, most + 1, "",
+            viewer.owner, text, most + 1,
+        )  # fmt: skip
+        found = await self._store.gateway.patient.rows(_LIST_OF, params, into=FailureGroup)
         return GroupList(tuple(found[:most]), is_cut=len(found) > most)
 
     async def note_group(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
 from commandbus.database import encoding
@@ -118,13 +118,17 @@ class LastCheck:
 #: Examines; and with `fix` repairs and examines again.
 Examine = Callable[..., Awaitable[Diagnosis]]
 
+#: Compares the audit with its seals, and keeps what it found.
+Verify = Callable[..., Awaitable[object]]
+
 
 class CheckRuns:
     """`bus.upkeep.runs`: what was found last, and new runs in the background of this process."""
 
-    def __init__(self, store: Store, examine: Examine) -> None:
+    def __init__(self, store: Store, examine: Examine, verify: Verify) -> None:
         self._store = store
         self._examine = examine
+        self._verify = verify
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def last(self, kind: str = "doctor") -> LastCheck:
@@ -169,6 +173,16 @@ class CheckRuns:
         await self._spawn(self._work(run, {"domain": domain, "fix": True, "operator": actor}))
         return run
 
+    async def verify(
+        self, *, window: timedelta | None = None, operator: str | None = None
+    ) -> CheckRun:
+        """Compare the audit with its seals in the background, as `bus.upkeep.verify_audit` does;
+        raises InvalidOperationError while that goes on. `window`: only rows of seals of this time.
+        """
+        run = await self._begin(("audit", None, check_operator(operator), None, None))
+        await self._spawn(self._verifying(run, window))
+        return run
+
     async def close(self) -> None:
         """Give up what runs here."""
         for task in tuple(self._tasks):
@@ -202,6 +216,20 @@ class CheckRuns:
             signs.cancel()
             with suppress(CommandBusError):
                 await self._store.gateway.rows(_FINISH, (run.run_id, result, error or None))
+
+    async def _verifying(self, run: CheckRun, window: timedelta | None) -> None:
+        signs = asyncio.create_task(self._show_life(run))
+        error: str | None = "the service ended before the verification did"
+        try:
+            await self._verify(window=window)  # which keeps its result itself
+            error = None
+        except CommandBusError as raised:
+            error = redact_text(str(raised))
+            _log.warning("run %d, a verification of the audit, failed: %s", run.run_id, error)
+        finally:
+            signs.cancel()
+            with suppress(CommandBusError):
+                await self._store.gateway.rows(_FINISH, (run.run_id, None, error))
 
     async def _show_life(self, run: CheckRun) -> None:
         while True:

@@ -22,4 +22,4 @@ class Upkeep(Doctor, Retention, Verification, States):
         #: What the database is.
         self.standing = Standings(store)
         #: What was found last, and runs in the background.
-        self.runs = CheckRuns(store, self._diagnose)
+        self.runs = CheckRuns(store, self._diagnose, self.verify_audit)

@@ -17,6 +17,7 @@ from uuid import UUID
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
+from commandbus.logging import HANDLED
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
@@ -63,6 +64,10 @@ class Executor:
         self._held = 0
         self._places = ThreadPlaces(self.execution, self.concurrency)
         self.execution.on_thread_freed = self._thread_freed
+        #: Whether the last receive was to bring one command under a limit that cannot start at
+        #: once; and the last lease of those that such a receive has brought.
+        self._asks_ahead = False
+        self._ahead: Lease | None = None
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -106,9 +111,12 @@ class Executor:
     def places(self) -> int:
         """How many commands under a limit to lease now: no more than would start at once.
 
-        But one, or they would never have their turn beside others that are leased ahead.
+        But one, or they would never have their turn beside others that are leased ahead; and none
+        until what came with that one has started. Which of these has a limit is not known here.
         """
-        return max(self.concurrency - self._held - len(self._running) - len(self._buffer), 1)
+        free = self.concurrency - self._held - len(self._running) - len(self._buffer)
+        self._asks_ahead = free <= 0 and not any(each is self._ahead for each in self._buffer)
+        return max(free, int(self._asks_ahead))
 
     @property
     def leaves_threads_out(self) -> bool:
@@ -137,6 +145,8 @@ class Executor:
                 self._suspects.append(lease)
             else:
                 self._buffer.append(lease)
+                if self._asks_ahead and lease.is_limited:
+                    self._ahead = lease
         self._pump()
 
     def _runs(self, command_id: UUID) -> bool:
@@ -340,6 +350,9 @@ class Executor:
             self._go_on()
         else:
             self._report(run, outcome)
+        # The run knows its task, and the task this context: together they would wait for the
+        # garbage collector, which took a third of the worker's time.
+        HANDLED.set(None)
 
     def _leave(self, run: Run) -> None:
         self._running.pop(_key_of(run.lease), None)

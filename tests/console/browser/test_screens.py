@@ -114,6 +114,9 @@ def test_every_screen_empty(browser: Any, dsn: str) -> None:
         window.axe("sign-in")
         window.sign_in(world.tokens["ada"])
         look_at_all(window, addresses(world), deeply=(390,))
+        # What is not there, and what cannot be read, in the frame.
+        nothing = "/commands/email/00000000-0000-7000-8000-000000000000"
+        look_at_all(window, [nothing, "/commands/NO/x"], allowed=(400, 404), deeply=(390,))
         window.page.goto(f"{service.url}/docs")
         window.axe("/docs")
         window.check("/docs")

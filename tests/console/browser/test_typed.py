@@ -157,3 +157,32 @@ def test_two_deployments_on_one_host_keep_their_places_apart_and_sign_out_forget
 
         assert page.evaluate("localStorage['commandbus.recent /console/']") == "[]"
         window.close()
+
+
+def test_paper_is_unfolded_and_in_utc_and_another_clock_is_named(browser: Any, dsn: str) -> None:
+    with deployment(dsn, waiting, workers=False) as (service, world):
+        window = Window(browser, service.url)
+        window.sign_in(world.tokens["ada"])
+        page = window.page
+        page.goto(f"{service.url}/console/commands")
+        page.wait_for_selector(IS_LIVE)
+        times = "[...document.querySelectorAll('main time')].map((each) => each.textContent)"
+        closed = "document.querySelectorAll('main details:not([open])').length"
+        assert page.inner_text("[data-clock]") == ""
+        folded = page.evaluate(closed)
+        assert folded > 0
+
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(closed) == 0
+        assert all(each.endswith(" UTC") for each in page.evaluate(times))
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(closed) == folded
+
+        window.context.add_init_script(
+            "const real = Date.now.bind(Date); Date.now = () => real() + 600000;"
+        )
+        page.reload()
+        page.wait_for_selector(IS_LIVE)
+        assert "10 min early" in page.inner_text("[data-clock]")
+        assert not any("10 min" in each for each in page.evaluate(times))
+        window.close()

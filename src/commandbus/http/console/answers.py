@@ -7,6 +7,7 @@ from datetime import datetime
 
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from commandbus.access.model import Scope
 from commandbus.http.console import cookies, formats
 from commandbus.http.console.headers import PAGE_HEADERS, REGIONS_HEADER
 from commandbus.http.console.rendering import render, render_regions
@@ -46,7 +47,8 @@ async def page_response(view: View, page: Page) -> Response:
             view, regions, is_final=page.is_final, status=page.status, title=page.title
         )
     counts = await view.console.counts_for(view)
-    domains = await view.console.domains_for(view)
+    # Names of domains are for those who read.
+    domains = await view.console.domains_for(view) if view.may(Scope.READ) else ()
     view = replace(view, counts=counts, domains=domains, notice=cookies.notice_of(view))
     response = HTMLResponse(render(view, page.template, values), page.status, PAGE_HEADERS)
     if view.notice:

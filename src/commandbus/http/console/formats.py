@@ -150,14 +150,22 @@ def bars(parts: Iterable[tuple[str, str, int]]) -> list[Bar]:
 
 
 def points(values: Sequence[float | None], width: int = 120, height: int = 24) -> str:
-    """The points of a line; zero is always in."""
+    """The points of a line; zero is always in. Of what is flat only both ends are there, and no
+    point is finer than a pixel: pages have fifty of these.
+    """
     known = [value or 0 for value in values]
     top = max([*known, 0]) or 1
     step = (width - 6) / max(1, len(known) - 1)
-    return " ".join(
-        f"{round(3 + i * step, 1):g},{round(height - 3 - (height - 6) * value / top, 1):g}"
+    found = [
+        (round(3 + i * step), round(height - 3 - (height - 6) * value / top))
         for i, value in enumerate(known)
-    )
+    ]
+    bends = [
+        at
+        for i, at in enumerate(found)
+        if not (0 < i < len(found) - 1 and found[i - 1][1] == at[1] == found[i + 1][1])
+    ]
+    return " ".join(f"{x},{y}" for x, y in bends)
 
 
 class DiffLine(NamedTuple):

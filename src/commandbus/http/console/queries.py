@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BeforeValidator
-from starlette.requests import Request
 
-from commandbus.http.auth.scopes import caller_of, reached_domain
 from commandbus.http.schemas.base import DomainQuery, Moment, TypeQuery
 from commandbus.models import CommandStatus
 from commandbus.troubleshooting import BulkOutcome, BulkStatus
@@ -25,12 +23,6 @@ Blank = BeforeValidator(_filled)
 DomainFilter = Annotated[DomainQuery, Blank]
 
 
-async def _reached(request: Request, domain: DomainFilter = None) -> str | None:
-    return reached_domain(caller_of(request), domain)
-
-
-#: The same for a list that needs one domain of those who reach several.
-ReachedFilter = Annotated[str | None, Depends(_reached)]
 TypeFilter = Annotated[TypeQuery, Blank]
 StatusFilter = Annotated[CommandStatus | None, Query(), Blank]
 BulkStatusFilter = Annotated[BulkStatus | None, Query(), Blank]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REGION = "region_"
 
 #: Pictures that lists have in each row: they are in the page, so that a row names them shortly.
-REPEATED = ("copy",)
+REPEATED = ("copy", "s-progress")
 
 #: Whose page is being rendered: macros and functions of templates ask it for addresses and rights.
 RENDERING: ContextVar[View] = ContextVar("commandbus_console_view")

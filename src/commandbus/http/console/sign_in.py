@@ -216,8 +216,8 @@ async def prove(view: View, form: Form) -> str | None:
 
 
 async def _is_proved_by_code(view: View, session: ConsoleSession, code: str) -> bool:
-    """Whether this is a code for an administrator of the same name: whoever makes one has the
-    database, and with it more than any token gives. It is used up, whoever it was for.
+    """Whether this is a code for an administrator of the same name: who makes one has the
+    database, and with it more than any token gives. It is used up, no matter for whom.
     """
     token_id = await view.bus.tokens.sessions.use_code(code)
     if token_id is None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from commandbus.models import AuditEventType, CommandStatus
+from commandbus.testing.memory.lapses import end_lapsed_paused
 from commandbus.testing.memory.sending import move_batch_counters, publish_cancel
 from commandbus.testing.memory.tables import CommandRow, State, iso8601
 
@@ -32,6 +33,8 @@ def end_expired(state: State) -> None:
     A running command goes on, and a parked one waits for its operator.
     """
     now = state.clock.now()
-    for row in tuple(state.commands.values()):
-        if row.is_waiting and has_expired(row, now):
+    for late in [row for row in state.commands.values() if has_expired(row, now)]:
+        end_lapsed_paused(state, late.domain, [late.command_id])
+        row = state.commands[late.key]
+        if row.is_waiting:
             expire(state, row)

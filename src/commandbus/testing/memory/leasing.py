@@ -21,6 +21,7 @@ from commandbus.database.store import ReceiveOptions
 from commandbus.models import AuditEventType, CommandStatus, ParkReason, Progress, ReplyOutcome
 from commandbus.names import commands_queue
 from commandbus.testing.memory.expiry import expire, has_expired
+from commandbus.testing.memory.lapses import end_lapsed_paused, lapsed_lease
 from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.sending import (
     move_batch_counters,
@@ -28,7 +29,7 @@ from commandbus.testing.memory.sending import (
     publish_reply,
     start_batch,
 )
-from commandbus.testing.memory.tables import CommandRow, State, iso8601, made
+from commandbus.testing.memory.tables import CommandRow, State, made
 from commandbus.testing.memory.unique import send_unique
 
 #: Outcomes after which a command starts again, unless its cancel was requested.
@@ -43,13 +44,17 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
     queue, now = commands_queue(domain), state.clock.now()
     if is_paused(state, domain, now):
         return []
+    # Those of a paused type wait; a lease of theirs that has lapsed is over.
+    paused = paused_types(state, domain, now)
+    waiting = [row.command_id for row in state.commands.values() if row.command_type in paused]
+    end_lapsed_paused(state, domain, waiting)
     leases: list[Lease] = []
     for read in state.queues.read_due(
         queue,
         options["vt_seconds"],
         options["quantity"],
         from_head=options.get("from_head", False),
-        left_out=[*options.get("except_types", ()), *paused_types(state, domain, now)],
+        left_out=[*options.get("except_types", ()), *paused],
         level_seconds=state.flow(domain).level_seconds,
     ):
         message = read.message
@@ -62,14 +67,16 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
         # to have run alone.
         every = options.get("count_every", ())
         counts_every = every is None or row.command_type in every
-        attempts = row.attempts + (row.leased_by is None or row.started_alone or counts_every)
+        is_new_start = row.leased_by is None and row.lapses <= 0
+        attempts = row.attempts + (is_new_start or row.started_alone or counts_every)
+        lapses = abs(row.lapses) - (row.leased_by is None and row.lapses > 0)
         if row.cancel_requested_at is not None:
             _cancel_lapsed(state, row, options["worker"])
             continue
         row = state.change(row, max_attempts=limit)
         if has_expired(row, now):
             _expire_received(state, row)
-        elif attempts > limit or (abs(row.lapses) >= MAX_LAPSES and not counts_every):
+        elif attempts > limit or (lapses >= MAX_LAPSES and not counts_every):
             _park_used_up(state, row, options["worker"])
         else:
             leases.append(_lease(state, row, attempts, message, options))
@@ -90,7 +97,7 @@ def _lease(
 ) -> Lease:
     now, worker = state.clock.now(), options["worker"]
     is_marked = options.get("mark_in_progress", True)
-    lapsed = _lapsed_lease(row)
+    lapsed = None if row.leased_by is None else lapsed_lease(row)
     row = state.change(
         row,
         status=CommandStatus.IN_PROGRESS if is_marked else CommandStatus.PENDING,
@@ -103,7 +110,7 @@ def _lease(
         updated_at=now,
     )
     start_batch(state, row, now)
-    if row.lapses > 0:
+    if row.lapses > 0 and lapsed is not None:  # else it is told already
         state.record(row, AuditEventType.LEASE_EXPIRED, now, lapsed)
     state.record(row, AuditEventType.RECEIVED, now, {"attempt": attempts}, worker)
     payload = orjson.dumps(message["data"]).decode() if "data" in message else None
@@ -128,12 +135,13 @@ def _due_at(row: CommandRow, now: datetime) -> float | None:
 
 def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
     used = f"{row.attempts} of {row.max_attempts}"
-    if row.leased_by is not None:
+    if row.leased_by is not None or row.lapses > 0:
         message = (
             f"the lease ran out before a result came, attempt {used}: the worker crashed, was "
             "killed, or lost its connection"
         )
-        failure = Failure("TRANSIENT", "LEASE_EXPIRED", message, _lapsed_lease(row))
+        details = None if row.leased_by is None else lapsed_lease(row)
+        failure = Failure("TRANSIENT", "LEASE_EXPIRED", message, details)
     else:
         failure = Failure("TRANSIENT", "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
     # A new lease fences the worker that may still be running it.
@@ -143,7 +151,7 @@ def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
 
 def _cancel_lapsed(state: State, row: CommandRow, worker: str) -> None:
     """Its worker was asked to end it, and has died."""
-    state.record(row, AuditEventType.LEASE_EXPIRED, state.clock.now(), _lapsed_lease(row))
+    state.record(row, AuditEventType.LEASE_EXPIRED, state.clock.now(), lapsed_lease(row))
     row = state.change(row, leased_by=worker, lease_epoch=row.lease_epoch + 1)
     _cancel(state, row, None, state.clock.now())
 
@@ -169,12 +177,6 @@ def _expire_received(state: State, row: CommandRow) -> None:
     epoch = row.lease_epoch + 1
     ended: dict[str, Any] = {"leased_by": None, "lease_expires_at": None, "lapses": 0}
     expire(state, row, lease_epoch=epoch, started_alone=False, **ended)
-
-
-def _lapsed_lease(row: CommandRow) -> dict[str, Any]:
-    times = {"leased_at": row.updated_at, "lease_ended_at": row.lease_expires_at}
-    shown = {name: iso8601(moment) for name, moment in times.items() if moment is not None}
-    return {"worker": row.leased_by, **shown}
 
 
 def confirm_start(state: State, lease: Lease) -> bool:

@@ -13,6 +13,7 @@ from commandbus.database.store import RetryOptions
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.names import cancels_channel, check_domain, commands_queue
+from commandbus.testing.memory.lapses import end_lapsed_paused
 from commandbus.testing.memory.placing import put_command
 from commandbus.testing.memory.reads import rows_of_batch
 from commandbus.testing.memory.sending import (
@@ -119,6 +120,7 @@ def cancel_commands(
 ) -> None:
     del conn  # the engine has used it
     check_domain(domain)
+    end_lapsed_paused(state, domain, ids)
     rows = movable(state, domain, ids, lambda row: row.is_waiting)
     refuse(state, domain, ids, rows, "cancel", "a command that is PENDING")
     _cancel_waiting(state, rows, reason, actor)
@@ -142,6 +144,7 @@ def request_cancel(
     """What sql/functions/cancels.sql does."""
     del conn  # the engine has used it
     check_domain(domain)
+    end_lapsed_paused(state, domain, ids)
     waiting = movable(state, domain, ids, lambda row: row.is_waiting)
     leased = movable(state, domain, ids, lambda row: row.is_open and row.leased_by is not None)
     wanted = "a command that is PENDING or that a worker has"

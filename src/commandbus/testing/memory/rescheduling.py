@@ -14,6 +14,7 @@ from commandbus.models import AuditEventType
 from commandbus.names import check_domain
 from commandbus.testing.fakes import INFINITY
 from commandbus.testing.memory.keys import is_behind
+from commandbus.testing.memory.lapses import end_lapsed_paused
 from commandbus.testing.memory.operator import movable, refuse
 from commandbus.testing.memory.tables import CommandRow, State, iso8601
 
@@ -37,6 +38,7 @@ def reschedule(
             "the new time is not within a year; delay a command by at most one year"
         )
     due = max(now, wanted)  # a time in the past is now
+    end_lapsed_paused(state, domain, ids)
     rows = movable(state, domain, ids, lambda row: row.is_waiting)
     for row in rows:
         if problem := _problem(state, row, due):
@@ -66,6 +68,7 @@ def set_priority(
     state: State, domain: str, ids: Sequence[UUID], priority: int, *, actor: str | None
 ) -> None:
     check_domain(domain)
+    end_lapsed_paused(state, domain, ids)
     rows = movable(state, domain, ids, lambda row: row.is_waiting)
     refuse(state, domain, ids, rows, "prioritize", _PENDING)
     now = state.clock.now()

@@ -142,9 +142,13 @@ def _replace(
     vt = message.vt if message.vt == INFINITY else min(message.vt, due) if is_over else due
     messages[row.msg_id] = replace(message, body=body, vt=vt)
     later = due if due > now else None
+    # What it has come to with the former payload is over.
+    anew = {"attempts": 0, "lapses": 0, "started_alone": False, "snoozes": None}
+    errors = dict.fromkeys(("last_error_type", "last_error_code", "last_error_msg"))
     row = state.change(
-        row, data=command.data, updated_at=now, deliver_at=later, expires_at=place.expires_at
-    )
+        row, data=command.data, updated_at=now, deliver_at=later, expires_at=place.expires_at,
+        **anew, **errors,
+    )  # fmt: skip
     times = {"deliver_at": later, "expires_at": place.expires_at}
     shown = {name: iso8601(moment) for name, moment in times.items() if moment is not None}
     details = {"offered_id": str(command.command_id), **shown}

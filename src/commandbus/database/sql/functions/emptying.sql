@@ -1,11 +1,12 @@
 -- Emptying: when a worker ends that runs until its queue is empty.
 
 -- What such a worker has to wait for. 'paused': nothing is leased here before somebody resumes the domain, or its
--- pause is over. 'due': a message that could be leased now. 'delayed', only if asked for:
--- a command that becomes due later and that no worker has. null: nothing. What others have leased is theirs,
--- and what waits without a time (behind its key, at a limit) becomes due by the end of another command.
+-- pause is over. 'due': a message that could be leased now, or one that waits at a limit and gets its place or its
+-- token by itself. 'delayed', only if asked for: a command that becomes due later and that no worker has. null: nothing.
+-- What others have leased is theirs, and what waits without a time otherwise (behind its key, at a full limit)
+-- becomes due by the end of another command.
 create or replace function commandbus.what_is_left(p_domain text, p_include_delayed boolean) returns text
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_table text := 'q_' || commandbus.physical_queue(p_domain || '.commands');
     v_now   timestamptz := clock_timestamp();
@@ -18,7 +19,8 @@ begin
     end if;
     execute format('select exists (select from pgmq.%I q where q.vt <= $1)', v_table)
        into v_found using v_now;
-    if v_found then
+    if v_found or exists (select from commandbus.command_bus_flow f where f.domain = p_domain and f.has_rules)
+                  and commandbus.gates_due(p_domain, v_now) is not null then
         return 'due';
     end if;
     if p_include_delayed then

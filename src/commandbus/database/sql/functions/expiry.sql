@@ -18,26 +18,30 @@ end $$;
 create or replace function commandbus.expired_since(p_expires_at timestamptz) returns text
 language sql stable as $$ select 'not begun by ' || commandbus.iso8601(p_expires_at) $$;
 
--- Ends what has expired and no worker has, in all domains, at most p_limit; returns how many were looked at: call
--- it again until that is less than p_limit. Rows of command_bus_expiry are locked after their commands, as an
--- operator's retry does.
+-- Ends what has expired and no worker has, at most p_limit, in one domain: that of the one that is due for longest. So
+-- a transaction locks the messages of one domain before its batches, and does not come back to messages. Returns how
+-- many were looked at: call it again until that is 0. Rows of command_bus_expiry are locked after their commands, as
+-- an operator's retry does.
 create or replace function commandbus.end_expired(p_limit int default 1000) returns int
 language plpgsql as $$
 declare
-    v_domain  text;
-    v_due     uuid[];
-    v_looked  int := 0;
+    v_now    timestamptz := clock_timestamp();
+    v_domain text;
+    v_due    uuid[];
 begin
-    for v_domain, v_due in
-        select d.domain, array_agg(d.command_id) from (
+    select e.domain into v_domain from commandbus.command_bus_expiry e
+     where e.look_at <= v_now order by e.look_at limit 1;
+    if not found then
+        return 0;
+    end if;
+    -- Among the first of all domains: where one has very many, the look for another's must end.
+    v_due := array(
+        select d.command_id from (
             select e.domain, e.command_id from commandbus.command_bus_expiry e
-             where e.look_at <= clock_timestamp() order by e.look_at limit p_limit) d
-         group by d.domain order by d.domain
-    loop
-        v_looked := v_looked + cardinality(v_due);
-        perform commandbus.expire_in(v_domain, v_due);
-    end loop;
-    return v_looked;
+             where e.look_at <= v_now order by e.look_at limit p_limit) d
+         where d.domain = v_domain);
+    perform commandbus.expire_in(v_domain, v_due);
+    return cardinality(v_due);
 end $$;
 
 -- The same for commands of one domain that may have expired. What is leased is looked at again when its lease may
@@ -50,6 +54,7 @@ declare
     v_expired uuid[];
     v_ended   int := 0;
 begin
+    perform commandbus.end_lapsed_paused(p_domain, p_command_ids, v_now);
     for v_since, v_expired in
         select c.expires_at, array_agg(c.command_id) from commandbus.command_bus_command c
          where c.domain = p_domain and c.command_id = any(p_command_ids)
@@ -63,7 +68,7 @@ begin
     with item as materialized (
         select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
     ), open as (
-        select c.domain, c.command_id, greatest(c.expires_at, c.lease_expires_at, v_now + interval '1 second') as look_at
+        select c.domain, c.command_id, greatest(c.expires_at, c.lease_expires_at, v_now + interval '5 seconds') as look_at
           from item i
           join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.command_id
          where c.status in ('PENDING', 'IN_PROGRESS') and c.expires_at is not null

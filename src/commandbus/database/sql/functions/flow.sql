@@ -28,8 +28,13 @@ declare
 begin
     select i.command_id, p.problem, p.hint into v_bad
       from jsonb_to_recordset(p_commands) as i(
-               command_id uuid, deliver_at timestamptz, delay_seconds float8, expires_at timestamptz,
-               expires_in_seconds float8, priority int, ordering_key text, limit_key text)
+               command_id uuid, deliver_at timestamptz, delay_seconds numeric, expires_at timestamptz,
+               expires_in_seconds numeric, priority numeric, ordering_key text, limit_key text)
+     -- of numbers that cannot be, which are refused below, no interval can be made
+     cross join lateral (select case when i.delay_seconds between 0 and 31622400
+                                     then p_now + make_interval(secs => i.delay_seconds::float8) end as delivered_at,
+                                case when i.expires_in_seconds between 0 and 63244800
+                                     then p_now + make_interval(secs => i.expires_in_seconds::float8) end as over_at) t
      cross join lateral (values
         (num_nonnulls(i.deliver_at, i.delay_seconds) = 2, 'it has both deliver_at and delay_seconds',
          'give one of them'),
@@ -47,10 +52,9 @@ begin
          'let a command expire within two years'),
         (i.expires_at <= p_now, 'expires_at is in the past, so it would never start',
          'give a later time, by the clock of the database'),
-        (coalesce(i.expires_at, p_now + make_interval(secs => i.expires_in_seconds))
-             <= coalesce(i.deliver_at, p_now + make_interval(secs => i.delay_seconds)),
+        (coalesce(i.expires_at, t.over_at) <= coalesce(i.deliver_at, t.delivered_at),
          'it would expire before it is delivered', 'let it expire after deliver_at'),
-        (not i.priority between -2 and 2, 'priority is not from -2 to 2',
+        (i.priority not in (-2, -1, 0, 1, 2), 'priority is not from -2 to 2',
          'use -2, -1, 0, 1 or 2; 2 goes first'),
         (not length(i.ordering_key) between 1 and 200, 'ordering_key has not 1 to 200 characters',
          'use a short name, for example account:42'),

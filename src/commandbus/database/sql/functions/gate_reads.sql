@@ -125,7 +125,7 @@ begin
        and (commandbus.room_at(p_domain, g.gate, p_now) <= 0 or not r.is_waited_for);
 end $$;
 
--- Leases those who have waited longest at these gates.
+-- Leases those whose turn it is at these gates.
 create or replace function commandbus.read_waiting(
     p_domain text, p_now timestamptz, p_vt int, p_quantity int, p_except text[], p_gates text[], p_rooms int[]
 ) returns table (msg_id bigint, message jsonb)
@@ -142,8 +142,8 @@ begin
     if p_quantity < 1 then
         return;
     end if;
-    select array_agg(p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
-        select w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
+    select array_agg(p.msg_id order by p.seq, p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
+        select w.seq, w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
          cross join lateral (
                select w.msg_id, w.command_id, w.seq from commandbus.command_bus_waiting w
                 where w.domain = p_domain and w.gate = g.gate
@@ -151,10 +151,11 @@ begin
                        select from commandbus.command_bus_command c
                         where c.domain = w.domain and c.command_id = w.command_id
                           and c.command_type = any(p_except)))
-                order by w.domain, w.gate, w.seq limit least(g.room, p_quantity)) w
-         order by w.seq limit p_quantity) p;
+                order by w.domain, w.gate, w.seq, w.msg_id limit least(g.room, p_quantity)) w
+         order by w.seq, w.msg_id limit p_quantity) p;
     execute format(
-        'select array_agg(m.msg_id order by m.msg_id), array_agg(m.message order by m.msg_id) from ('
+        'select array_agg(m.msg_id order by array_position($1, m.msg_id)),'
+        '       array_agg(m.message order by array_position($1, m.msg_id)) from ('
         '    select q.msg_id, q.message from pgmq.%I q'
         '     where q.msg_id = any($1) and q.vt = ''infinity'' for update skip locked) m', v_table)
        into v_msg_ids, v_messages using v_picked;
@@ -250,6 +251,10 @@ begin
           from commandbus.read_due(
                p_flow, p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) r;
         exit when v_msg_ids is null;
+        if p_flow.has_levels then
+            select t.o_msg_ids, t.o_messages into v_msg_ids, v_messages
+              from commandbus.in_turn(p_flow, v_msg_ids, v_messages) t;
+        end if;
         v_taken := commandbus.take_places(
             p_flow.domain, p_now, v_msg_ids, commandbus.command_ids_of(v_messages), v_places, false);
         v_left := v_left - cardinality(v_taken.o_admitted);

@@ -1,5 +1,33 @@
 -- Gates, third part: what is shown of them, the chore, and the doctor.
 
+-- Where commands wait at gates without a rule: ranges of names, of the domain, of a type, or of all keys of a type. By
+-- a jump over each, however many keys a type has.
+create or replace function commandbus.gates_without_rule(p_domain text) returns table (first_gate text, end_gate text)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_gate text;
+    v_from text := 'l:';
+begin
+    loop
+        select w.gate into v_gate from commandbus.command_bus_waiting w
+         where w.domain = p_domain and w.gate >= v_from and w.gate < 'l;'
+         order by w.domain, w.gate, w.seq limit 1;
+        exit when not found;
+        first_gate := case when commandbus.is_key_gate(v_gate) then 'l:k:' || commandbus.gate_type(v_gate) || '/'
+                           else v_gate end;
+        -- 0 follows / in the order of bytes
+        v_from := case when commandbus.is_key_gate(v_gate) then 'l:k:' || commandbus.gate_type(v_gate) || '0'
+                       else v_gate || chr(1) end;
+        end_gate := v_from;
+        if not exists (select from commandbus.command_bus_flow_rule r
+                        where r.domain = p_domain and r.command_type = commandbus.gate_type(v_gate)
+                          and r.by_key = commandbus.is_key_gate(v_gate)) then
+            return next;
+        end if;
+    end loop;
+end $$;
+
 -- Makes due, at most p_limit, those who wait at gates without a rule; returns how many. Call it again until it is 0.
 -- Whose message another session has is left to that one.
 create or replace function commandbus.release_waiting(p_domain text, p_limit int default 1000) returns int
@@ -7,9 +35,6 @@ language plpgsql as $$
 declare
     v_queue text := p_domain || '.commands';
     v_table text := 'q_' || commandbus.physical_queue(v_queue);
-    v_after text := 'l:';
-    v_gates text[];
-    v_free  text[] := '{}';
     v_picked bigint[];
     v_msgs  bigint[];
     v_ids   uuid[];
@@ -17,20 +42,10 @@ begin
     if not commandbus.queue_exists(v_queue) then
         return 0;
     end if;
-    loop
-        v_gates := commandbus.walk_gates(p_domain, v_after, 'l;', 100);
-        v_after := v_gates[cardinality(v_gates)];
-        v_free := v_free || array(
-            select g.gate from unnest(v_gates) g(gate)
-             where not exists (select from commandbus.command_bus_flow_rule r
-                                where r.domain = p_domain and r.command_type = commandbus.gate_type(g.gate)
-                                  and r.by_key = commandbus.is_key_gate(g.gate)));
-        exit when cardinality(v_gates) < 100 or cardinality(v_free) >= 100;
-    end loop;
     select array_agg(p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
-        select w.msg_id, w.command_id from unnest(v_free) g(gate)
+        select w.msg_id, w.command_id from commandbus.gates_without_rule(p_domain) g
          cross join lateral (select w.msg_id, w.command_id from commandbus.command_bus_waiting w
-                              where w.domain = p_domain and w.gate = g.gate
+                              where w.domain = p_domain and w.gate >= g.first_gate and w.gate < g.end_gate
                               order by w.domain, w.gate, w.seq limit p_limit) w
          limit p_limit) p;
     if v_picked is null then
@@ -56,32 +71,62 @@ end $$;
 -- The chore of a domain that has or had rules: pauses of types whose time is over, those who wait where no rule is any
 -- more, places that nobody has, rows of gates that nobody needs; at last the mark that the domain has rules. Returns
 -- how many were made due: call it again until it is 0.
+--
+-- Waits for no lock, and has the row of the domain, for which others wait, only where something is to be written under
+-- it. What another session has is left to the next turn.
 create or replace function commandbus.tend_gates(p_domain text, p_limit int default 1000) returns int
 language plpgsql as $$
 declare
     v_moved int;
 begin
-    perform 1 from commandbus.command_bus_flow f where f.domain = p_domain and f.has_rules for update;
-    if not found then
+    if not exists (select from commandbus.command_bus_flow f where f.domain = p_domain and f.has_rules) then
         return 0;
     end if;
-    perform commandbus.end_type_pauses(p_domain);
+    if exists (select from commandbus.command_bus_flow_rule r
+                where r.domain = p_domain and r.paused_until <= clock_timestamp()) then
+        perform 1 from commandbus.command_bus_flow f where f.domain = p_domain for update skip locked;
+        if found then
+            perform commandbus.end_type_pauses(p_domain);
+        end if;
+    end if;
     v_moved := commandbus.release_waiting(p_domain, p_limit);
     if v_moved > 0 then
         return v_moved;
     end if;
     perform commandbus.free_unused_places(p_domain, p_limit);
+    perform commandbus.drop_unused_gates(p_domain, 5 * p_limit);
+    -- A rule that is being set has the row, or has changed it.
+    update commandbus.command_bus_flow f set has_rules = false, updated_at = clock_timestamp()
+     where f.domain = any(array(
+           select x.domain from commandbus.command_bus_flow x
+            where x.domain = p_domain and x.updated_at < clock_timestamp() - interval '5 minutes'
+              and not exists (select from commandbus.command_bus_flow_rule r where r.domain = p_domain)
+              and not exists (select from commandbus.command_bus_slot s where s.domain = p_domain)
+              and not exists (select from commandbus.command_bus_waiting w
+                               where w.domain = p_domain and w.gate >= 'l:' and w.gate < 'l;')
+              for update skip locked));
+    return 0;
+end $$;
+
+-- Removes rows of gates that nobody needs, of the next p_limit from where the last call of this session has stopped: of
+-- a limit by key there may be very many. Those that somebody has are left alone.
+create or replace function commandbus.drop_unused_gates(p_domain text, p_limit int) returns void
+language plpgsql as $$
+declare
+    v_after text := current_setting('commandbus.gate_swept', true);
+    v_page  text[];
+begin
+    v_after := case when v_after like p_domain || ' l:%' then substr(v_after, length(p_domain) + 2) else '' end;
+    v_page := array(
+        select g.gate from commandbus.command_bus_gate g
+         where g.domain = p_domain and g.gate > v_after order by g.domain, g.gate limit p_limit);
     delete from commandbus.command_bus_gate g
      where g.domain = p_domain and g.gate = any(array(
            select x.gate from commandbus.command_bus_gate x
-            where x.domain = p_domain and commandbus.is_unused(x) limit p_limit for update skip locked));
-    update commandbus.command_bus_flow f set has_rules = false, updated_at = clock_timestamp()
-     where f.domain = p_domain and f.updated_at < clock_timestamp() - interval '5 minutes'
-       and not exists (select from commandbus.command_bus_flow_rule r where r.domain = p_domain)
-       and not exists (select from commandbus.command_bus_slot s where s.domain = p_domain)
-       and not exists (select from commandbus.command_bus_waiting w
-                        where w.domain = p_domain and w.gate >= 'l:' and w.gate < 'l;');
-    return 0;
+            where x.domain = p_domain and x.gate = any(v_page) and commandbus.is_unused(x) for update skip locked));
+    perform set_config('commandbus.gate_swept',
+                       case when cardinality(v_page) = p_limit then p_domain || ' ' || v_page[p_limit] else '' end,
+                       false);
 end $$;
 
 -- The domains of that chore.
@@ -103,22 +148,43 @@ language sql stable as $$
                                r.rate / r.per_seconds, r.burst) < r.burst))
 $$;
 
--- Places of commands that are not leased, or where no limit is any more; returns them. The messages are locked first:
--- what is just being leased is left alone.
+-- Places of commands that are not leased, or where no limit is any more; returns them. Under the row of the domain, so
+-- that no limit is set meanwhile, which would count on such a place. The messages are locked first, and then the
+-- commands, without waiting for any: what is just being leased, or sent again, is left alone.
 create or replace function commandbus.free_unused_places(p_domain text, p_limit int) returns setof uuid
 language plpgsql as $$
 declare
-    v_ids uuid[] := array(
+    v_ids    uuid[] := array(
         select s.command_id from commandbus.command_bus_slot s
-         where s.domain = p_domain and commandbus.is_vacant(s) order by s.command_id limit p_limit);
+         where s.domain = p_domain and commandbus.is_vacant(s) order by s.domain, s.command_id limit p_limit);
+    v_msgs   bigint[];
+    v_busy   bigint[];
+    v_locked uuid[];
 begin
-    if v_ids = '{}' then
+    if v_ids = '{}' or not commandbus.queue_exists(p_domain || '.commands') then
         return;
     end if;
-    perform commandbus.lock_queued(p_domain, v_ids);
+    perform 1 from commandbus.command_bus_flow f where f.domain = p_domain for update skip locked;
+    if not found and exists (select from commandbus.command_bus_flow f where f.domain = p_domain) then
+        return;
+    end if;
+    v_msgs := array_remove(commandbus.message_ids(p_domain, v_ids), null);
+    execute format(
+        'with mine as materialized ('
+        '    select q.msg_id from pgmq.%1$I q where q.msg_id = any($1) for update skip locked'
+        ') select array(select q.msg_id from pgmq.%1$I q where q.msg_id = any($1)'
+        '                  and q.msg_id not in (select m.msg_id from mine m))',
+        'q_' || commandbus.physical_queue(p_domain || '.commands')) into v_busy using v_msgs;
+    v_locked := array(
+        select c.command_id from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = any(v_ids)
+           and (c.status not in ('PENDING', 'IN_PROGRESS') or c.msg_id = any(v_msgs) and c.msg_id <> all(v_busy))
+           for update skip locked);
     return query
     delete from commandbus.command_bus_slot s
      where s.domain = p_domain and s.command_id = any(v_ids) and commandbus.is_vacant(s)
+       and (s.command_id = any(v_locked) or not exists (
+            select from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = s.command_id))
     returning s.command_id;
     perform commandbus.wake_for_places(p_domain);
 end $$;

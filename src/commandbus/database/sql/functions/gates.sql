@@ -61,6 +61,7 @@ begin
             on c.domain = i.domain and c.command_id = i.command_id
            and (c.msg_id = i.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
            and c.status in ('PENDING', 'IN_PROGRESS') and (c.expires_at is null or c.expires_at > p_now)
+           and c.cancel_requested_at is null
           left join commandbus.command_bus_flow_rule d
             on d.domain = c.domain and d.command_type = '' and not d.by_key
           left join commandbus.command_bus_flow_rule t
@@ -95,8 +96,36 @@ language sql stable as $$
      where g.domain = p_domain and g.gate = p_gate
 $$;
 
--- Writes where commands that were stopped wait from now on, first come first served: by their messages. One whose
--- lease has lapsed has nothing any more: no places, and a late result of that lease is refused.
+-- The turn of a command among those who wait at a gate: when it was due, in microseconds, and so much earlier for its
+-- level as that is worth. So a low level ages while it waits, and those of one level go in the order in which they were
+-- sent; at the same moment, by their messages.
+create or replace function commandbus.turn_of(p_command commandbus.command_bus_command, p_level_seconds float8)
+returns bigint
+language sql stable as $$
+    select ((extract(epoch from greatest(coalesce(p_command.queued_at, p_command.created_at), p_command.deliver_at))
+             - coalesce(p_command.priority, 0) * p_level_seconds::numeric) * 1000000)::bigint
+$$;
+
+-- Messages that were read, in the order of their turns.
+create or replace function commandbus.in_turn(
+    p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], out o_msg_ids bigint[],
+    out o_messages jsonb[])
+language plpgsql stable as $$
+begin
+    with item as materialized (
+        select p_flow.domain as domain, u.msg_id, u.message, u.command_id
+          from unnest(p_msg_ids, p_messages, commandbus.command_ids_of(p_messages)) u(msg_id, message, command_id)
+    ), placed as (
+        select i.msg_id, i.message, commandbus.turn_of(c, p_flow.level_seconds) as turn
+          from item i
+          left join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.command_id
+    )
+    select array_agg(p.msg_id order by p.turn, p.msg_id), array_agg(p.message order by p.turn, p.msg_id)
+      into o_msg_ids, o_messages from placed p;
+end $$;
+
+-- Writes where commands that were stopped wait from now on, and when it is their turn there. One whose lease has lapsed
+-- has nothing any more: no places, and no lease.
 --   p_stop: the gate of each; null: it goes on
 --   p_full: gates that are known to be full
 create or replace function commandbus.wait_at_gates(
@@ -119,21 +148,23 @@ begin
           from item i where w.domain = i.domain and w.command_id = i.command_id and w.gate <> i.stop;
         return;
     end if;
+    with item as materialized (
+        select p_domain as domain, u.msg_id, u.command_id, u.stop, f.level_seconds
+          from unnest(p_msg_ids, p_command_ids, p_stop) u(msg_id, command_id, stop)
+          join commandbus.command_bus_flow f on f.domain = p_domain
+         where u.stop is not null
+    )
     insert into commandbus.command_bus_waiting (domain, gate, seq, msg_id, command_id)
-    select p_domain, u.stop, u.msg_id, u.msg_id, u.command_id
-      from unnest(p_msg_ids, p_command_ids, p_stop) u(msg_id, command_id, stop)
-     where u.stop is not null
+    select i.domain, i.stop, commandbus.turn_of(c, i.level_seconds), i.msg_id, i.command_id
+      from item i
+      join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.command_id
     on conflict (domain, command_id) do update
        set gate = excluded.gate, seq = excluded.seq, msg_id = excluded.msg_id, since = excluded.since;
     v_lapsed := array(select u.command_id from unnest(p_command_ids, p_stop, p_leased) u(command_id, stop, leased)
                        where u.stop is not null and u.leased);
     if v_lapsed <> '{}' then
         perform commandbus.drop_places(p_domain, v_lapsed);
-        with item as materialized (
-            select p_domain as domain, u.command_id from unnest(v_lapsed) u(command_id)
-        )
-        update commandbus.command_bus_command c set lease_epoch = c.lease_epoch + 1
-          from item i where c.domain = i.domain and c.command_id = i.command_id;
+        perform commandbus.end_lapsed(p_domain, v_lapsed, clock_timestamp());
     end if;
 end $$;
 

@@ -185,3 +185,60 @@ returns setof uuid
 language sql as $$
     select k.command_id from commandbus.keep_leases(p_domain, p_items, p_vt) k where k.is_lost
 $$;
+
+-- IN_PROGRESS -> PENDING: leases that have lapsed, of commands that nobody leases again now, because they wait. They are
+-- like all that waits from here on: a late result is refused, and operators may end and move them. The caller has locked
+-- their messages. A command without a worker and with `lapses` above 0 is one of these: the lapse is counted already,
+-- and whether it is an attempt is up to the next receive, which knows the policy.
+create or replace function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    with item as materialized (
+        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+    ), ended as (
+        update commandbus.command_bus_command c
+           set status = 'PENDING', lease_epoch = c.lease_epoch + 1, leased_by = null, lease_expires_at = null,
+               lapses = abs(c.lapses) + 1, updated_at = p_now
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
+           and c.status in ('PENDING', 'IN_PROGRESS') and c.leased_by is not null
+        returning c.command_id, c.batch_id
+    )
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, batch_id)
+    select p_domain, e.command_id, 'LEASE_EXPIRED', p_now, commandbus.lapsed_lease(p_domain, e.command_id), e.batch_id
+      from ended e;
+end $$;
+
+-- The same for those of these commands that are paused, by their domain or their type: until somebody resumes it no
+-- receive comes to take them over, and nothing could end them. The caller has locked their messages, so that no worker
+-- is extending such a lease.
+create or replace function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamptz)
+returns void
+language plpgsql as $$
+declare
+    v_flow commandbus.command_bus_flow;
+    v_ids  uuid[];
+begin
+    select * into v_flow from commandbus.command_bus_flow f where f.domain = p_domain;
+    if v_flow.paused_at is null and v_flow.has_rules is not true
+       or not commandbus.queue_exists(p_domain || '.commands') then
+        return;
+    end if;
+    execute format(
+        'with item as materialized ('
+        '    select $1 as domain, u.command_id from unnest($2) u(command_id)'
+        ') select array_agg(c.command_id) from item i'
+        '   join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.command_id'
+        '   join pgmq.%I q on q.msg_id = c.msg_id'
+        '  where c.status in (''PENDING'', ''IN_PROGRESS'') and c.leased_by is not null and q.vt <= $3'
+        '    and ($4 or exists (select from commandbus.command_bus_flow_rule r'
+        '                        where r.domain = c.domain and r.command_type = c.command_type and not r.by_key'
+        '                          and r.paused_at is not null and coalesce(r.paused_until > $3, true)))',
+        'q_' || commandbus.physical_queue(p_domain || '.commands'))
+       into v_ids using p_domain, p_command_ids, p_now,
+            v_flow.paused_at is not null and coalesce(v_flow.paused_until > p_now, true);
+    if v_ids is not null then
+        perform commandbus.drop_places(p_domain, v_ids);
+        perform commandbus.end_lapsed(p_domain, v_ids, p_now);
+    end if;
+end $$;

@@ -203,6 +203,7 @@ begin
     end if;
     perform commandbus.check_domain(p_domain);
     v_now := commandbus.lock_queued(p_domain, p_command_ids);
+    perform commandbus.end_lapsed_paused(p_domain, p_command_ids, v_now);
     with before as (
         select c.domain, c.command_id, coalesce(c.priority, 0) as priority
           from commandbus.command_bus_command c
@@ -233,6 +234,11 @@ begin
         execute format('update pgmq.%I q set headers = $2 where q.msg_id = any($1)',
                        'q_' || commandbus.physical_queue(p_domain || '.commands'))
           using v_moved.msgs, case when v_level is not null then jsonb_build_object('priority', v_level) end;
+        -- Where it waits at a limit, another turn.
+        update commandbus.command_bus_waiting w set seq = commandbus.turn_of(c, f.level_seconds)
+          from commandbus.command_bus_command c join commandbus.command_bus_flow f on f.domain = c.domain
+         where w.ctid = any(commandbus.waiting_rows(p_domain, v_moved.ids))
+           and c.domain = p_domain and c.command_id = w.command_id;
     end if;
     return query select unnest(v_moved.ids);
 end $$;

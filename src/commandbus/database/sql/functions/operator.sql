@@ -231,6 +231,9 @@ declare
 begin
     v_now := case when v_is_parked then commandbus.lock_commands(p_domain, p_command_ids)
                   else commandbus.lock_queued(p_domain, p_command_ids) end;
+    if not v_is_parked then
+        perform commandbus.end_lapsed_paused(p_domain, p_command_ids, v_now);
+    end if;
     v_done := commandbus.iso8601(v_now);
     with moved as (
         update commandbus.command_bus_command c

@@ -24,7 +24,7 @@ begin
             -- arguments of each call, which was half of what a receive of one command cost it.
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array['commandbus.receive_commands']),
             (c_by_item, array[
-                'commandbus.turn_away', 'commandbus.keep_leases',
+                'commandbus.turn_away', 'commandbus.keep_leases', 'commandbus.end_lapsed', 'commandbus.end_lapsed_paused',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
                 'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leases',
@@ -32,7 +32,8 @@ begin
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
-                'commandbus.record_bulk', 'commandbus.handed_over', 'commandbus.gates_of', 'commandbus.wait_at_gates',
+                'commandbus.record_bulk', 'commandbus.handed_over', 'commandbus.gates_of', 'commandbus.in_turn',
+                'commandbus.wait_at_gates',
                 'commandbus.keep_tokens',
                 'commandbus.look_later']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
@@ -57,7 +58,8 @@ begin
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
                 'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
-                'commandbus.release_waiting', 'commandbus.slot_rows', 'commandbus.waiting_rows',
+                'commandbus.release_waiting', 'commandbus.gates_without_rule', 'commandbus.drop_unused_gates',
+                'commandbus.slot_rows', 'commandbus.waiting_rows',
                 'commandbus.dispatch_figures']),
             -- Called by functions that have index scans off; here the index gives the order of a key.
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[

@@ -8,7 +8,8 @@
 -- The function of a queue for a verb, as it is called; null: it has none.
 create or replace function commandbus.queue_verb(p_verb text, p_physical text) returns text
 language sql stable as $$
-    select to_regproc('commandbus.' || quote_ident('queue_' || p_verb || '_' || p_physical))::text
+    select to_regproc(
+        split_part('commandbus.here', '.', 1) || '.' || quote_ident('queue_' || p_verb || '_' || p_physical))::text
 $$;
 
 -- Makes those of a queue anew.
@@ -19,12 +20,13 @@ $$;
 create or replace function commandbus.make_queue_verbs(p_physical text) returns void
 language plpgsql as $make$
 declare
+    v_schema      text := split_part('commandbus.here', '.', 1);
     v_is_commands boolean := p_physical like '%\_\_commands';
 begin
-    -- Two sessions that make one function at the same moment would disturb each other.
+    -- Two sessions that make one function at the same moment would get in the way of one another, and fail.
     perform pg_advisory_xact_lock(hashtextextended('commandbus.queue_verbs/' || p_physical, 0));
     execute format($verb$
-        create or replace function commandbus.%1$I(p_message jsonb) returns bigint[]
+        create or replace function %3$I.%1$I(p_message jsonb) returns bigint[]
         language plpgsql set plan_cache_mode = force_generic_plan as $body$
         declare
             v_msg_ids bigint[];
@@ -32,13 +34,13 @@ begin
             insert into pgmq.%2$I (vt, message) values (clock_timestamp(), p_message)
             returning array[msg_id] into v_msg_ids;
             return v_msg_ids;
-        end $body$ $verb$, 'queue_put_' || p_physical, 'q_' || p_physical);
-    execute format('revoke all on function commandbus.%I from public', 'queue_put_' || p_physical);
+        end $body$ $verb$, 'queue_put_' || p_physical, 'q_' || p_physical, v_schema);
+    execute format('revoke all on function %I.%I from public', v_schema, 'queue_put_' || p_physical);
     if not v_is_commands then
         return;
     end if;
     execute format($verb$
-        create or replace function commandbus.%1$I(
+        create or replace function %3$I.%1$I(
             p_now timestamptz, p_vt int, p_quantity int, out msg_ids bigint[], out messages jsonb[])
         language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_indexscan = on
         set enable_bitmapscan = off set enable_sort = off as $body$
@@ -52,15 +54,15 @@ begin
             )
             select array_agg(t.msg_id order by t.msg_id), array_agg(t.message order by t.msg_id)
               into msg_ids, messages from taken t;
-        end $body$ $verb$, 'queue_take_' || p_physical, 'q_' || p_physical);
-    execute format('revoke all on function commandbus.%I from public', 'queue_take_' || p_physical);
+        end $body$ $verb$, 'queue_take_' || p_physical, 'q_' || p_physical, v_schema);
+    execute format('revoke all on function %I.%I from public', v_schema, 'queue_take_' || p_physical);
     execute format($verb$
-        create or replace function commandbus.%1$I(p_msg_ids bigint[]) returns void
+        create or replace function %3$I.%1$I(p_msg_ids bigint[]) returns void
         language plpgsql set plan_cache_mode = force_generic_plan as $body$
         begin
             delete from pgmq.%2$I where msg_id = any(p_msg_ids);
-        end $body$ $verb$, 'queue_drop_' || p_physical, 'q_' || p_physical);
-    execute format('revoke all on function commandbus.%I from public', 'queue_drop_' || p_physical);
+        end $body$ $verb$, 'queue_drop_' || p_physical, 'q_' || p_physical, v_schema);
+    execute format('revoke all on function %I.%I from public', v_schema, 'queue_drop_' || p_physical);
 end $make$;
 
 -- Messages that are due, as read_messages finds them, in two lists; null: none is.

@@ -69,7 +69,7 @@ begin
         update commandbus.command_bus_command c
            set status = case when p_mark_in_progress then 'IN_PROGRESS' else 'PENDING' end,
                attempts = c.attempts
-                   + case when c.leased_by is null or c.started_alone
+                   + case when c.leased_by is null and c.lapses <= 0 or c.started_alone
                                or coalesce(c.command_type = any(p_count_every), true) then 1 else 0 end,
                max_attempts = coalesce((p_limits ->> c.command_type)::int, c.max_attempts),
                lapses = case when c.leased_by is null then c.lapses else abs(c.lapses) + 1 end,
@@ -86,10 +86,10 @@ begin
            -- one that is only stored is not started by a message that another program has put there
            and c.status in ('PENDING', 'IN_PROGRESS')
            and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
-           and c.attempts + case when c.leased_by is null or c.started_alone
+           and c.attempts + case when c.leased_by is null and c.lapses <= 0 or c.started_alone
                                    or coalesce(c.command_type = any(p_count_every), true) then 1 else 0 end
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
-           and (abs(c.lapses) < 10 or coalesce(c.command_type = any(p_count_every), true))
+           and (abs(c.lapses) < 10 or c.leased_by is null and c.lapses = 10 or coalesce(c.command_type = any(p_count_every), true))
            and (c.expires_at is null or c.expires_at > v_now)
            and c.cancel_requested_at is null
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
@@ -112,9 +112,11 @@ begin
                        null::jsonb as details, g.batch_id, null as actor
                   from begun g
                 union all
-                select h.command_id, 'LEASE_EXPIRED',
-                       commandbus.lapsed_lease(p_domain, h.command_id), h.batch_id, null
-                  from leased h where h.has_lapsed
+                -- not of one that has waited since: that is told already (end_lapsed)
+                select h.command_id, 'LEASE_EXPIRED', l.details, h.batch_id, null
+                  from leased h
+                 cross join lateral commandbus.lapsed_lease(p_domain, h.command_id) l(details)
+                 where h.has_lapsed and l.details is not null
                 union all
                 select h.command_id, 'RECEIVED',
                        -- nearly always the first one; to build the object takes six times as long
@@ -177,7 +179,7 @@ begin
         select p_domain as domain, u.msg_id, u.command_id
           from unnest(p_msg_ids, p_command_ids) u(msg_id, command_id)
     ), spent as (
-        select c.domain, c.command_id, m.msg_id, c.leased_by
+        select c.domain, c.command_id, m.msg_id, c.leased_by is not null or c.lapses > 0 as has_lapsed
           from item m
           join commandbus.command_bus_command c
             on c.domain = m.domain and c.command_id = m.command_id
@@ -192,7 +194,7 @@ begin
           from spent s
          where c.domain = s.domain and c.command_id = s.command_id
         returning c.command_id, c.msg_id, c.lease_epoch, c.attempts, c.max_attempts,
-                  s.leased_by is not null as is_lapsed, c.expires_at, c.batch_id,
+                  s.has_lapsed as is_lapsed, c.expires_at, c.batch_id,
                   c.cancel_requested_at is not null as is_asked
     ), told as (
         insert into commandbus.command_bus_audit (

@@ -24,6 +24,7 @@ begin
             using errcode = 'CB012', hint = 'delay a command by at most one year';
     end if;
     v_now := commandbus.lock_queued(p_domain, p_command_ids);
+    perform commandbus.end_lapsed_paused(p_domain, p_command_ids, v_now);
     v_due := greatest(v_now, coalesce(p_deliver_at, v_now + make_interval(secs => p_delay_seconds)));
     perform commandbus.refuse_times(p_domain, p_command_ids, v_due, v_due > v_now, p_is_strict);
     with item as materialized (

@@ -36,9 +36,12 @@ language sql stable as $$
                || case when i.meta is null then '{}' else commandbus.meta_member(i.meta) end,
            num_nonnulls(i.deliver_at, i.delay_seconds, i.expires_at, i.expires_in_seconds, i.priority,
                         i.ordering_key, i.limit_key) > 0,
-           coalesce(i.deliver_at, p_now + make_interval(secs => i.delay_seconds)),
-           coalesce(i.expires_at, p_now + make_interval(secs => i.expires_in_seconds)),
-           i.priority, i.ordering_key, i.limit_key
+           -- numbers that cannot be are refused by check_flow, and must not fail here before that
+           coalesce(i.deliver_at, p_now + case when i.delay_seconds between 0 and 31622400
+                                               then make_interval(secs => i.delay_seconds::float8) end),
+           coalesce(i.expires_at, p_now + case when i.expires_in_seconds between 0 and 63244800
+                                               then make_interval(secs => i.expires_in_seconds::float8) end),
+           case when i.priority between -2 and 2 then nullif(i.priority, 0)::smallint end, i.ordering_key, i.limit_key
       from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
                    coalesce(r.reply_to, p_domain || '.replies') as reply_to,
                    coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
@@ -47,8 +50,8 @@ language sql stable as $$
                    nullif(nullif(r.meta, '{}'), 'null') as meta
               from rows from (jsonb_to_recordset(p_commands) as (
                        command_id uuid, type text, data jsonb, reply_to text,
-                       correlation_id uuid, max_attempts int, deliver_at timestamptz, delay_seconds float8,
-                       expires_at timestamptz, expires_in_seconds float8, priority smallint,
+                       correlation_id uuid, max_attempts int, deliver_at timestamptz, delay_seconds numeric,
+                       expires_at timestamptz, expires_in_seconds numeric, priority numeric,
                        ordering_key text, limit_key text, meta jsonb)) with ordinality
                    as r(command_id, type, data, reply_to, correlation_id, max_attempts, deliver_at,
                         delay_seconds, expires_at, expires_in_seconds, priority, ordering_key, limit_key, meta, n)

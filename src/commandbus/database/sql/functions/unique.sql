@@ -197,8 +197,9 @@ begin
      where u.domain = p_domain and u.unique_key = any(p_keys);
 end $$;
 
--- Gives a waiting command, which the caller has locked, another payload and another time. It keeps its id, its
--- queue of replies and all else. Neither payload is in the audit.
+-- Gives a waiting command, which the caller has locked, another payload and another time. What it has come to with the
+-- former payload (attempts, lapses, snoozes, the last error) is over. It keeps its id, its queue of replies and all
+-- else. Neither payload is in the audit.
 --   p_sent_by: only what this user sent over HTTP may be replaced; null: anything
 create or replace function commandbus.replace_waiting(
     p_domain text, p_holder uuid, p_command jsonb, p_actor text, p_sent_by text
@@ -248,7 +249,9 @@ begin
             case when nullif(nullif(p_command -> 'meta', '{}'), 'null') is null then '{}'
                  else commandbus.meta_member(p_command -> 'meta') end;
     update commandbus.command_bus_command c
-       set deliver_at = case when v_due > v_now then v_due end, expires_at = v_expires, updated_at = v_now
+       set deliver_at = case when v_due > v_now then v_due end, expires_at = v_expires, updated_at = v_now,
+           attempts = 0, lapses = 0, started_alone = false, snoozes = null,
+           last_error_type = null, last_error_code = null, last_error_msg = null
      where c.domain = p_domain and c.command_id = p_holder;
     delete from commandbus.command_bus_expiry e where e.domain = p_domain and e.command_id = p_holder;
     perform commandbus.watch_expiry(p_domain, array[p_holder], array[v_expires]);

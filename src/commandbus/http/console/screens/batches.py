@@ -48,7 +48,8 @@ class Line(NamedTuple):
     """A batch in a list."""
 
     batch: BatchMetadata
-    batch_id: UUID
+    #: The end of the id: enough to tell fifty rows apart.
+    key: str
     percent: str
     parts: list[tuple[str, str, int]]
 
@@ -281,7 +282,7 @@ def _line(batch: BatchMetadata) -> Line:
         ("parked", "in troubleshooting", batch.in_troubleshooting_count),
         ("pending", "to do", progress.open),
     ]
-    return Line(batch, batch.batch_id, percent, parts)
+    return Line(batch, batch.batch_id.hex[-12:], percent, parts)
 
 
 def _commands(count: int) -> str:

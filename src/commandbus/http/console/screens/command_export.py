@@ -12,11 +12,11 @@ from commandbus.errors import InvalidSettingError
 from commandbus.http.console.screens import commands
 from commandbus.http.console.screens.commands import Criteria
 from commandbus.http.console.screens.troubleshooting import place_of
-from commandbus.http.console.view import Show
+from commandbus.http.console.view import Show, View
 from commandbus.http.schemas.commands import CommandView
 from commandbus.http.waiting import Stream
 
-#: Commands of one export; the command line has no such limit.
+#: Rows of one export; the command line has no such limit.
 MAX_EXPORTED = 100_000
 
 
@@ -28,15 +28,19 @@ async def export(view: Show, criteria: Criteria, form: ExportFormat) -> Response
         raise InvalidSettingError("choose a domain first")
     found = view.bus.search.every_command(**{**criteria, "domain": place}, viewer=view.viewer)
 
-    async def rows() -> AsyncIterator[dict[str, Any]]:
-        count = 0
-        async for each in found:
-            if count == MAX_EXPORTED:
-                return
-            count += 1
-            yield CommandView.of(each).model_dump(mode="json")
+    rows = (CommandView.of(each).model_dump(mode="json") async for each in found)
+    return await file_of(view, "commands", rows, list(CommandView.model_fields), form)
 
-    pieces = exported(rows(), list(CommandView.model_fields), form)
+
+async def file_of(
+    view: View,
+    name: str,
+    rows: AsyncIterator[dict[str, Any]],
+    columns: list[str],
+    form: ExportFormat,
+) -> Response:
+    """The first MAX_EXPORTED rows as a file, streamed; the audit has who took them."""
+    pieces = exported(_first(rows), columns, form)
     first = await anext(pieces, b"")
 
     async def stream() -> AsyncIterator[bytes]:
@@ -44,11 +48,20 @@ async def export(view: Show, criteria: Criteria, form: ExportFormat) -> Response
         async for piece in pieces:
             yield piece
 
-    details = {"action": "commands.export", "query": view.request.url.query}
+    details = {"action": f"{name}.export", "query": view.request.url.query}
     await view.console.note(view.actor, view.request, details, is_refused=False)
     headers = {
-        "Content-Disposition": f'attachment; filename="commands.{form}"',
+        "Content-Disposition": f'attachment; filename="{name}.{form}"',
         "X-Accel-Buffering": "no",
         "Cache-Control": "no-store",
     }
     return Stream(stream(), view.here.polls, media_type=form.media_type, headers=headers)
+
+
+async def _first(rows: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    count = 0
+    async for each in rows:
+        if count == MAX_EXPORTED:
+            return
+        count += 1
+        yield each

@@ -7,9 +7,11 @@ from starlette.responses import Response
 from commandbus.access.model import Scope
 from commandbus.http.auth.scopes import reached_domain
 from commandbus.http.console.forms import Fields
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
+from commandbus.http.routes.operations import reached
 from commandbus.upkeep.known import Severity
 
 
@@ -40,26 +42,36 @@ async def show(view: Show) -> Page:
         "Doctor",
         last=last,
         newer=newer,
+        places=_places(view),
         is_running=found.is_running,
         chores=await view.bus.upkeep.chores(view.caller.domains),
     )
 
 
+def _places(view: View) -> list[str]:
+    """What a run may look at: one domain of several; empty: all that the caller reaches."""
+    domains = view.caller.domains
+    return [""] if domains is None or len(domains) == 1 else sorted(domains)
+
+
 @screen.action("/doctor/run", scope=Scope.OPERATE)
-async def run(view: Show) -> Response:
-    """Examine the database, in the background."""
-    domain = reached_domain(view.caller, None)
+async def run(view: Show, form: Fields) -> Response:
+    """Examine the database, in the background; who reaches several domains says which one."""
+    domain = reached_domain(view.caller, form.text("domain") or None)
     await view.bus.upkeep.runs.start(domain=domain, operator=view.actor)
-    return view.to("doctor", "The doctor looks.")
+    return view.to("doctor", f"The doctor looks{f' at {domain}' if domain else ''}.")
 
 
 @screen.page("/doctor/fix", scope=Scope.ADMIN)
-async def ask_fix(view: Show) -> Page:
-    """What would be fixed, before it is."""
+async def ask_fix(view: Show, domain: DomainFilter = None) -> Page:
+    """What would be fixed, before it is; who reaches several domains chooses one first."""
+    domains = reached(view.caller, domain)
     last = (await view.bus.upkeep.runs.last()).last
-    if last is None or not last.within(view.caller.domains).fixable:
+    if last is None or not last.within(domains).fixable:
         raise not_found("nothing that can be fixed was found; run the doctor first")
-    fixable = last.within(view.caller.domains).fixable
+    if domains is not None and len(domains) > 1:
+        return view.page("troubleshooting/choose.html", "Fix")
+    fixable = last.within(domains).fixable
     total = sum(each.found for each in fixable)
     return view.page(
         "confirm.html",
@@ -67,7 +79,7 @@ async def ask_fix(view: Show) -> Page:
         verb=f"Fix {total:,} findings",
         action=view.url("doctor.fix"),
         back=view.url("doctor"),
-        fields={"run_id": last.run_id},
+        fields={"run_id": last.run_id, "domain": domain or ""},
         happens=[
             *(f"{each.found:,} of {each.domain or 'all'}: {each.meaning}" for each in fixable),
             "Then the doctor looks again.",
@@ -85,7 +97,7 @@ async def fix(view: Show, form: Fields) -> Response:
     if run_id is None:
         raise not_found("no such run")
     await view.bus.upkeep.runs.fix(
-        run_id, form.required("reason", "Reason"), domain=reached_domain(view.caller, None),
-        operator=view.actor,
+        run_id, form.required("reason", "Reason"), operator=view.actor,
+        domain=reached_domain(view.caller, form.text("domain") or None),
     )  # fmt: skip
     return view.to("doctor", "The repair has begun.")

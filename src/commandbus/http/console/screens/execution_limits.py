@@ -11,10 +11,11 @@ from commandbus.access.model import Scope
 from commandbus.errors import InvalidInputError
 from commandbus.gates.model import ExecutionLimit, rule_text
 from commandbus.http.console.forms import Fields, Form
-from commandbus.http.console.queries import ReachedFilter
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
+from commandbus.http.routes.operations import reached
 from commandbus.http.schemas.base import DomainPath, TypeQuery
 
 #: Keys of a limit by key that are shown.
@@ -41,13 +42,13 @@ PerKey = Annotated[bool, Query(description="The limit by key of the type.")]
 
 
 @screen.page("/execution-limits", live=5.0)
-async def show(view: Show, domain: ReachedFilter) -> Page:
+async def show(view: Show, domain: DomainFilter = None) -> Page:
     """The limits of all domains, or of one, with what runs and waits now."""
-    found = await view.bus.limits.list(domain)
+    domains = reached(view.caller, domain)
+    found = await view.bus.limits.list(domains=domains)
     return view.page(
         "execution_limits/index.html", "Execution limits", limits=found, domain=domain,
-        domains=[each.domain for each in await view.bus.upkeep.figures.overview(
-            view.caller.domains if domain is None else [domain])],
+        domains=[each.domain for each in await view.bus.upkeep.figures.overview(domains)],
     )  # fmt: skip
 
 

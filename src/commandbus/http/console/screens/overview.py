@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from commandbus.access.visibility import sees_all
+from commandbus.errors import CommandBusError
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
 from commandbus.models import BatchMetadata
 from commandbus.troubleshooting import BulkStatus
+from commandbus.upkeep.known import Severity
 from commandbus.upkeep.needs import Need, NeedKind, Urgency, needs_of
 from commandbus.upkeep.overview import DomainOverview, DomainRates
 
@@ -18,6 +25,11 @@ from commandbus.upkeep.overview import DomainOverview, DomainRates
 SHOWN = 5
 #: What needs somebody, at most; the rest is counted.
 NEEDS_SHOWN = 8
+#: Seconds for which what stands on other screens is kept, and of how many kinds of callers.
+KEPT_SECONDS = 5.0
+MAX_KEPT = 200
+#: Loads that are not done that are looked at, to find those that stopped.
+LOADS_LOOKED_AT = 100
 
 screen = Screen(
     "overview", "Overview", order=10, group=Group.WORK, icon="overview", shortcut="o",
@@ -58,7 +70,8 @@ async def show(view: Show, domain: DomainFilter = None) -> Page:
     return view.page(
         "overview/index.html",
         "Overview",
-        lines=_also(view) + [_line(view, need) for need in needs[:NEEDS_SHOWN]],
+        lines=[_line(view, need) for need in needs[:NEEDS_SHOWN]] + await _also(view),
+        decisions=_approvals,
         more=max(0, len(needs) - NEEDS_SHOWN),
         cards=[_card(each, rates.get(each.domain)) for each in found],
         bulks=bulks.items,
@@ -92,14 +105,79 @@ def _line(view: View, need: Need) -> Line:
     return Line(need.text, view.url("workers.domain", domain=need.domain), colour, icon)
 
 
-def _also(view: View) -> list[Line]:
-    """What the navigation has counted already."""
+@dataclass(slots=True)
+class Kept:
+    """What stands on other screens, as it was some seconds ago: for one user, or for all with the
+    same rights.
+    """
+
+    at: float
+    lines: list[Line]
+
+
+#: Of all that look; the oldest goes.
+_KEPT: OrderedDict[Hashable, Kept] = OrderedDict()
+
+
+async def _also(view: View) -> list[Line]:
+    """What waits on other screens; read once in some seconds, beside the reads of the page."""
+    key = (id(view.bus), view.visibility)
+    known = _KEPT.get(key)
+    if known is not None and time.monotonic() - known.at < KEPT_SECONDS:
+        return known.lines
+    found: list[Line] = []
+    for look in (_doctor, _loads, _limits):
+        with suppress(CommandBusError):  # the page is better without it than not at all
+            found += await look(view)
+    _KEPT[key] = Kept(time.monotonic(), found)
+    _KEPT.move_to_end(key)
+    while len(_KEPT) > MAX_KEPT:
+        _KEPT.popitem(last=False)
+    return found
+
+
+async def _doctor(view: View) -> list[Line]:
+    last = (await view.bus.upkeep.runs.last()).last
+    found = () if last is None else last.within(view.caller.domains, view.viewer).findings
+    errors = sum(each.severity is Severity.ERROR for each in found)
+    if not errors:
+        return []
+    text = f"the doctor found {_count(errors, 'error')} in the data"
+    return [Line(text, view.url("doctor"), "failed", "heart")]
+
+
+async def _loads(view: View) -> list[Line]:
+    found = await view.bus.loads.page(
+        domains=view.caller.domains, is_open=True, viewer=view.viewer, limit=LOADS_LOOKED_AT
+    )
+    stopped = sum(each.is_interrupted for each in found.items)
+    if not stopped:
+        return []
+    return [
+        Line(f"{_count(stopped, 'load')} stopped half-way", view.url("loads"), "parked", "load")
+    ]
+
+
+async def _limits(view: View) -> list[Line]:
+    found = await view.bus.limits.list(domains=view.caller.domains)
+    waiting = [each for each in found if each.waiting]
+    if not waiting:
+        return []
+    most = max(waiting, key=lambda each: each.waiting)
+    text = f"{most.waiting:,} of {most.domain} wait for the limit of {most.name}"
+    return [Line(text, view.url("execution_limits"), "waits", "lanes")]
+
+
+def _approvals(view: View) -> list[Line]:
+    """What waits for a decision of this very user: as the navigation has counted it. The region
+    that all share does not have it.
+    """
     waiting = view.counts.get("approvals", 0)
     if not waiting:
         return []
-    text = (
-        f"{waiting:,} wait for a decision of yours"
-        if waiting > 1
-        else "1 waits for a decision of yours"
-    )
+    text = f"{waiting:,} wait{'s' if waiting == 1 else ''} for a decision of yours"
     return [Line(text, view.url("approvals"), "waits", "s-waits")]
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

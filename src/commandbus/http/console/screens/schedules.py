@@ -10,9 +10,10 @@ from starlette.responses import Response
 from commandbus.access.model import Scope
 from commandbus.errors import CommandBusError, ScheduleNotFoundError
 from commandbus.http.console.forms import Fields
-from commandbus.http.console.queries import ReachedFilter
+from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
+from commandbus.http.routes.operations import reached
 from commandbus.http.schemas.base import DomainPath, PageOf50
 from commandbus.http.schemas.schedules import SchedulePath
 from commandbus.names import new_id
@@ -29,9 +30,9 @@ screen = Screen(
 
 
 @screen.page("/schedules", live=5.0)
-async def show(view: Show, domain: ReachedFilter, paging: PageOf50) -> Page:
+async def show(view: Show, paging: PageOf50, domain: DomainFilter = None) -> Page:
     """Schedules by domain and name."""
-    found = await view.bus.schedules.list(domain, **paging)
+    found = await view.bus.schedules.list(domains=reached(view.caller, domain), **paging)
     return view.page(
         "schedules/index.html",
         "Schedules",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from commandbus.access.visibility import sees_access
 from commandbus.http.console.formats import NOTHING
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show
@@ -27,14 +28,18 @@ class Setting(NamedTuple):
 async def show(view: Show) -> Page:
     """Version, database, migrations and settings."""
     standing = await view.bus.upkeep.standing.read()
+    groups = [
+        ("HTTP service", shown_settings(view.here.settings)),
+        ("Bus and workers", shown_settings(view.bus.upkeep.standing.settings)),
+    ]
+    # How a deployment is run is for those who run it, not for everybody who reads a domain of it.
+    is_shown = sees_access(view.caller)
     return view.page(
         "settings/index.html",
         "Settings",
         standing=standing,
-        groups=[
-            ("HTTP service", shown_settings(view.here.settings)),
-            ("Bus and workers", shown_settings(view.bus.upkeep.standing.settings)),
-        ],
+        is_shown=is_shown,
+        groups=groups if is_shown else [],
     )
 
 

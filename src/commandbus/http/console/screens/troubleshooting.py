@@ -117,7 +117,7 @@ async def group(
     trend = await _trends(view, domain, [found.fingerprint])
     return view.page(
         "troubleshooting/group.html",
-        found.error_code or found.command_type,
+        (found.error_code or found.command_type)[:200],
         group=found,
         sentence=group_sentence(found, now()),
         items=items.items,
