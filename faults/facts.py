@@ -88,8 +88,8 @@ class Change:
 
     @property
     def is_takeover(self) -> bool:
-        """Somebody took a lease that another had not given back."""
-        return self.is_claim and self.old_holder is not None
+        """A lease has ended that was not given back: another took it, or its command waits."""
+        return self.new_epoch != self.old_epoch and self.old_holder is not None
 
 
 @dataclass(frozen=True, slots=True)

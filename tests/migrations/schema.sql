@@ -1372,7 +1372,7 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
 function commandbus.make_queue_verbs(p_physical text) returns void
-    plpgsql, volatile, body 5ec886b10cf699c61d57762fa8163c42
+    plpgsql, volatile, body 3ee26249aaff2a48cca10d4a2fd828e3
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer

@@ -23,7 +23,7 @@ declare
     v_schema      text := split_part('commandbus.here', '.', 1);
     v_is_commands boolean := p_physical like '%\_\_commands';
 begin
-    -- Two sessions that make one function at the same moment would disturb each other.
+    -- Two sessions that make one function at the same moment would get in the way of one another, and fail.
     perform pg_advisory_xact_lock(hashtextextended('commandbus.queue_verbs/' || p_physical, 0));
     execute format($verb$
         create or replace function %3$I.%1$I(p_message jsonb) returns bigint[]
