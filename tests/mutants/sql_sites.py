@@ -82,8 +82,9 @@ def function_source(file: str) -> str:
 
 def statements(text: str) -> Iterator[tuple[str, int, str]]:
     """The functions of a file: name, offset, and the whole `create or replace`."""
-    pattern = r"create or replace function commandbus\.(\w+)\s*\(.*?\$\$.*?\$\$;"
-    for match in re.finditer(pattern, text, re.S):
+    # A function that makes functions itself is quoted with a word.
+    pattern = r"^create or replace function commandbus\.(\w+)\s*\((?:(?!\$\w*\$).)*(\$\w*\$).*?\2;"
+    for match in re.finditer(pattern, text, re.S | re.M):
         yield match[1], match.start(), match[0]
 
 

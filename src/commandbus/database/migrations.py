@@ -310,5 +310,6 @@ def function_bodies(schema: str) -> dict[str, str]:
     text = _in_schema(function_text(), schema)
     # Not those that were bound when they were made: PostgreSQL keeps no text of them.
     head = rf"create or replace function {schema}\.(\w+)\s*\("
-    found = re.findall(rf"{head}(?:(?!create or replace ).)*?\$\$(.*?)\$\$", text, re.S)
-    return dict(found)
+    body = r"\$(\w*)\$(.*?)\$\2\$"  # one that makes functions itself is quoted with a word
+    found = re.findall(rf"{head}(?:(?!create or replace ).)*?{body}", text, re.S)
+    return {name: source for name, _, source in found}
