@@ -46,6 +46,7 @@ TABLES = [
     for name in (
         "command", "batch", "troubleshooting", "failure_group", "reply_inbox", "worker", "expiry",
         "waiting", "flow", "key", "key_due", "flow_rule", "gate", "slot", "unique", "progress",
+        "secret_key",
     )
 ]  # fmt: skip
 #: What time does to a database whose clock cannot be moved: everything was earlier.

@@ -243,7 +243,7 @@ class Session(Statements):
         try:
             async with self.conn.transaction():  # a savepoint
                 return await run(self.conn, self.gateway.statement(text), params), None
-        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
+        except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
             return [], error.sqlstate
