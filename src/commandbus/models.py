@@ -226,7 +226,8 @@ class SendReport(list[UUID]):
         return f"SendReport(sent={self.sent!r}, skipped={self.skipped!r})"
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as Lease: many are made at once.
+@dataclass(slots=True, unsafe_hash=True)
 class NewCommand:
     """A command that was checked and encoded, ready to be stored. An empty reply_to: no reply."""
 

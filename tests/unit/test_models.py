@@ -13,7 +13,7 @@ import pytest
 from commandbus import models
 from commandbus.database import model
 from commandbus.database.model import Lease, Outcome, QueuedReply
-from commandbus.models import CommandStatus
+from commandbus.models import CommandStatus, NewCommand
 
 VALUES = [
     kind
@@ -30,7 +30,7 @@ def test_there_are_values_to_look_at() -> None:
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_value_is_frozen_and_slotted(kind: Any) -> None:
     # One of each for every command: to make a frozen one takes three times as long.
-    assert kind.__dataclass_params__.frozen is (kind not in {Lease, Outcome})
+    assert kind.__dataclass_params__.frozen is (kind not in {Lease, NewCommand, Outcome})
     assert "__slots__" in vars(kind)
     assert kind.__hash__ is not None
 

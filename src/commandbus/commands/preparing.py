@@ -53,6 +53,9 @@ class Preparer:
         self._codecs = {} if codecs is None else codecs
         self._pepper = b""
         self._looked_at = float("-inf")
+        #: What was checked last: commands sent together mostly have one domain and one type.
+        self._checked_domain: Any = object()
+        self._checked_type: Any = object()
 
     def command(
         self,
@@ -68,7 +71,10 @@ class Preparer:
         fits: bool = False,
     ) -> NewCommand:
         """Check and encode one command. `fits`: the caller checks the type of data itself."""
-        check_domain(domain)
+        if domain is not self._checked_domain:
+            self._checked_domain = check_domain(domain)
+        if command_type is not self._checked_type:
+            self._checked_type = check_command_type(command_type)
         kind: Any = type(data)
         if kind is not dict:
             data = written(data, is_checked=self._settings.validate_on_send)
@@ -77,7 +83,7 @@ class Preparer:
             if codec is not None and codec.kind is not kind:  # else it was checked just now
                 codec.check(data)
         return NewCommand(
-            command_type=check_command_type(command_type),
+            command_type=command_type,
             command_id=check_uuid(command_id),
             data=encode_payload(data, max_bytes=self._settings.max_payload_bytes),
             reply_to=self.reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
