@@ -134,10 +134,15 @@ class Window:
         assert not found, (where, json.dumps(found, indent=1))
 
     def sideways(self) -> int:
-        """Pixels by which the page is wider than its window."""
-        width: int = self.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
+        """Pixels by which the page is wider than its window, once it has settled."""
+        width: int = 1
+        for _ in range(40):
+            width = self.page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            if width <= 0:
+                break
+            self.page.wait_for_timeout(50)
         return width
 
     def path(self) -> str:

@@ -28,7 +28,7 @@ def test_the_first_load_is_small(browser: Any, dsn: str) -> None:
 
             assert len(sizes) <= 5, (path, sizes)
             assert whole <= 110 * KB, (path, whole, sizes)
-            for end, most in ((".css", 24), (".js", 16)):
+            for end, most in ((".css", 24), (".js", 20)):
                 assert all(size <= most * KB for name, size in sizes.items() if name.endswith(end))
             cold.check(path)
             cold.close()
