@@ -70,7 +70,7 @@ help: ## Show this list
 demo: $(READY) ## Run the demo application on a PostgreSQL of its own
 	.venv/bin/commandbus demo $(DEMO_ARGS)
 
-test: check ## Run all checks and all tests but the long ones, with the coverage gate (at most 10 minutes)
+test: check ## Run all checks and all tests but the long ones, with the coverage gate (about 14 minutes)
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
 
 test-long: $(READY) axe ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
