@@ -1003,14 +1003,16 @@ function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) retur
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_events(p_domain text, p_command_id uuid, p_viewer text DEFAULT NULL::text, p_most integer DEFAULT 200, p_ends integer DEFAULT 50) returns TABLE(event commandbus.command_bus_audit, left_out integer)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ed597067a62eace7009db95b413097ec
-function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a9818be6fd6519f4afa0758887c6a23a
+function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone, reply text, traceparent text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9d514b5edd618c4f37a1f06c6d8e6a1e
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 076821d48664a80125b66af176a728d3
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7001b245b1cd07a39430fe88103ddee2
+function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABLE(command_type text, stands text, body text, secret_keys text[])
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4492976165e61badb25c30582ac7a2b
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
@@ -1146,7 +1148,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body f3a827fdf9b6139191320eebd9c1bfb6
+    sql, immutable, body b36489cdc586a697a9c6fc321b4b5820
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1187,6 +1189,8 @@ function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 21653002a11826339fa2c5cdf8a3aef8
 function commandbus.find_id(p_id uuid, p_domains text[], p_viewer text) returns TABLE(kind text, domain text, status text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c3fe0e03c859f6277cfe29aa9a9b289d
+function commandbus.find_reply(p_queue text, p_domain text, p_command_id uuid, p_ended timestamp with time zone, OUT o_stands text, OUT o_body text) returns record
+    plpgsql, stable, body 6f23201f9de3a087c189a87950288749
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_check(p_run_id bigint, p_result jsonb, p_error text DEFAULT NULL::text) returns void
@@ -1213,6 +1217,8 @@ function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns 
     plpgsql, volatile, body 1b28b5ead765f0cc8705a3dd42958d45
 function commandbus.forget_workers(p_worker text, p_silent_for interval) returns integer
     plpgsql, volatile, body e63b4e0a397a2ee2c96f834447b81ef8
+function commandbus.former_payloads(p_domain text, p_command_id uuid, p_limit integer DEFAULT 20) returns TABLE(replaced_at timestamp with time zone, replaced_by text, data text, command_type text, secret_keys text[])
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73c309cbb9a145ab9a8ddbdc75909798
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid

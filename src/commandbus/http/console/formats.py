@@ -118,6 +118,11 @@ def pretty_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def raw_json(value: Any) -> str:
+    """The same in one line, as it is stored."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 command`, `1,204 commands`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

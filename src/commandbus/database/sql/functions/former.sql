@@ -53,6 +53,7 @@ drop function if exists commandbus.create_ticket(
     text, uuid, jsonb, text, text, text, uuid, bytea, boolean, jsonb, jsonb);
 drop function if exists commandbus.decide_ticket(text, uuid, text, text, text, boolean);
 drop function if exists commandbus.domain_figures; -- it had fewer columns
+drop function if exists commandbus.command_facts(text, uuid); -- the same
 drop function if exists commandbus.end_leases(text, jsonb, text, boolean, timestamptz);
 drop function if exists commandbus.expose_unsent(text, timestamptz, timestamptz);
 drop function if exists commandbus.find_batch;

@@ -193,6 +193,8 @@ language sql immutable as $$
         ('command_payload', '{operator,api}'),
         ('marked_payload', '{operator,api}'),          -- gives payloads
         ('command_meta', '{operator,api}'),
+        ('command_reply', '{operator,api}'),           -- gives what was replied
+        ('former_payloads', '{operator,api}'),         -- gives payloads
         ('list_failure_groups', '{operator,api,reader}'),
         ('group_id', '{operator,api,reader}'),
         ('failure_stack', '{operator,api,reader}'),
