@@ -219,6 +219,10 @@ table commandbus.command_bus_check_run
 table commandbus.command_bus_chore
     name text not null
     started_at timestamp with time zone not null
+    every interval
+    ended_at timestamp with time zone
+    failed boolean not null default false
+    told jsonb not null default '{}'::jsonb
     constraint command_bus_chore_pkey PRIMARY KEY (name)
     CREATE UNIQUE INDEX command_bus_chore_pkey ON commandbus.command_bus_chore USING btree (name)
 
@@ -974,7 +978,7 @@ function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timesta
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2390d21bfaeaaa24341017d2a3061dd8
 function commandbus.claim_keeping(p_what text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1554a3c568f4852800b2329db35e60c5
 function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
@@ -1148,7 +1152,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body b36489cdc586a697a9c6fc321b4b5820
+    sql, immutable, body f312837fd720a68cfbcf45b543769dc4
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1411,6 +1415,8 @@ function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
+function commandbus.note_chore(p_name text, p_told jsonb, p_failed boolean DEFAULT false) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 05d531ec54664aae748ddf813fc150fc
 function commandbus.note_console_action(p_session_id uuid, p_actor text, p_details jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5c980fadbbc2657662a24e6d8dd1f6d5
 function commandbus.note_console_refusal(p_session_id uuid, p_actor text, p_details jsonb) returns void
@@ -1910,6 +1916,7 @@ migration 24 = console_sessions
 migration 25 = worker_counts
 migration 26 = shards
 migration 27 = lapsed_and_waiting
+migration 28 = chores
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

@@ -173,6 +173,22 @@ def points(values: Sequence[float | None], width: int = 120, height: int = 24) -
     return " ".join(f"{x},{y}" for x, y in bends)
 
 
+#: Width of a column and of the gap behind it, and height of each half of a strip.
+COLUMN, GAP, HALF = 4, 2, 32
+
+
+def columns(values: Sequence[float | None], top: float, *, down: bool = False) -> str:
+    """Columns on a line, or below it, as a path: `top` is as high as a half of the picture."""
+    found = []
+    for place, value in enumerate(values):
+        if not value:
+            continue
+        height = max(1, round((HALF - 1) * value / (top or 1)))
+        y = HALF + 1 if down else HALF - height
+        found.append(f"M{place * (COLUMN + GAP)} {y}h{COLUMN}v{height}h-{COLUMN}z")
+    return "".join(found)
+
+
 class DiffLine(NamedTuple):
     """A line of a difference: `same`, `gone`, `new` or `place`."""
 

@@ -78,6 +78,7 @@ language sql immutable as $$
         ('prune_workers', '{worker}'),
         ('add_worker_counts', '{worker}'),
         ('claim_chore', '{worker}'),
+        ('note_chore', '{worker}'),
         ('next_bulk', '{worker}'),
         ('declare_secrets', '{worker,api}'),
         ('retention_due', '{worker,operator,reader}'),
