@@ -59,7 +59,7 @@ class Chore:
 
     name: str
     started_at: datetime
-    #: It is begun again after so many seconds; None: a worker of an earlier version does it.
+    #: Seconds after which it is begun again; None: a worker of an earlier version does it.
     every_seconds: float | None
     #: When it was done last; None: its process does not tell.
     ended_at: datetime | None

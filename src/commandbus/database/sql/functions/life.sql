@@ -42,7 +42,7 @@ end $$;
 
 -- Where the reply of a command is in a queue of replies, which knows no ids: its messages stand in the order in
 -- which they were published, so the moment of the end is found by halving, and what was published around it is
--- looked at, so many before and after. `unknown`: too many were, and it is not among them.
+-- looked at, as many before as after. `unknown`: too many were, and it is not among them.
 --   p_ended: when the command ended; o_body: null unless the reply is there
 create or replace function commandbus.find_reply(
     p_queue text, p_domain text, p_command_id uuid, p_ended timestamptz, out o_stands text, out o_body text
