@@ -32,12 +32,12 @@ from commandbus.names import (
     check_domain,
     check_operator,
     check_reach,
-    check_text,
     check_uuid,
     new_id,
 )
 from commandbus.paging import Page, check_page, page_of, position_of
-from commandbus.privacy.redaction import redact_payload, redact_text
+from commandbus.privacy.reasons import check_reason
+from commandbus.privacy.redaction import redact_payload
 from commandbus.privacy.values import MASK
 from commandbus.schedules.checks import check_schedule_name, check_spec
 from commandbus.schedules.keepers import keepers_of
@@ -85,10 +85,10 @@ _PUT: LiteralString = (
 _DATA: LiteralString = "select name, data from {schema}.schedule_data(%s, cast(%s as text[]))"
 _PAUSE: LiteralString = "select {schema}.pause_schedule(%s, %s, %s, %s)"
 _RESUME: LiteralString = (
-    "select {schema}.resume_schedule(%s, %s, %s, cast(%s as timestamptz), %s, %s)"
+    "select {schema}.resume_schedule(%s, %s, %s, cast(%s as timestamptz), %s, %s, %s)"
 )
-_DELETE: LiteralString = "select {schema}.delete_schedule(%s, %s, %s)"
-_TRIGGER: LiteralString = "select {schema}.trigger_schedule(%s, %s, %s, %s, cast(%s as jsonb))"
+_DELETE: LiteralString = "select {schema}.delete_schedule(%s, %s, %s, %s)"
+_TRIGGER: LiteralString = "select {schema}.trigger_schedule(%s, %s, %s, %s, cast(%s as jsonb), %s)"
 
 SecretKeys = Callable[[str, str], Awaitable[frozenset[str]]]
 
@@ -279,18 +279,23 @@ class Schedules:
         self, domain: str, name: str, *, reason: str | None = None, operator: str | None = None
     ) -> Schedule:
         """Stop its ticks until it is resumed. A second pause has the newer reason."""
-        text = None if reason is None else redact_text(check_text(reason, "reason"))
-        await self._do(_PAUSE, domain, name, text, check_operator(operator))
+        await self._do(_PAUSE, domain, name, check_reason(reason), check_operator(operator))
         return await self.require(domain, name)
 
     async def resume(
-        self, domain: str, name: str, *, catch_up: bool = False, operator: str | None = None
+        self,
+        domain: str,
+        name: str,
+        *,
+        catch_up: bool = False,
+        reason: str | None = None,
+        operator: str | None = None,
     ) -> Schedule:
         """Let it fire again, from now on; with `catch_up` the ticks of the pause are missed ones.
 
         A schedule that is not paused stays as it is.
         """
-        actor = check_operator(operator)
+        actor, why = check_operator(operator), check_reason(reason)
         place = (check_domain(domain), check_schedule_name(name))
 
         async def attempt() -> bool:
@@ -301,16 +306,19 @@ class Schedules:
             following = found.next_tick_at
             if following is not None and following <= now:
                 following = next(expression_of(found.time).after(max(following, now)), None)
-            params = (*place, found.version, following, bool(catch_up), actor)
+            params = (*place, found.version, following, bool(catch_up), actor, why)
             verdict = await self._store.gateway.value(_RESUME, params, domain=domain)
             return bool(verdict != "stale")
 
         await _until_settled(attempt, *place)
         return await self.require(*place)
 
-    async def delete(self, domain: str, name: str, *, operator: str | None = None) -> bool:
+    async def delete(
+        self, domain: str, name: str, *, reason: str | None = None, operator: str | None = None
+    ) -> bool:
         """Remove it; False if there is none. The commands that it has sent stay."""
-        params = (check_domain(domain), check_schedule_name(name), check_operator(operator))
+        place = (check_domain(domain), check_schedule_name(name))
+        params = (*place, check_operator(operator), check_reason(reason))
         return bool(await self._store.gateway.value(_DELETE, params, domain=domain))
 
     async def trigger(
@@ -319,6 +327,7 @@ class Schedules:
         name: str,
         *,
         command_id: UUID | None = None,
+        reason: str | None = None,
         operator: str | None = None,
         on_behalf: OnBehalf | None = None,
     ) -> UUID:
@@ -330,7 +339,7 @@ class Schedules:
         wanted = new_id() if command_id is None else check_uuid(command_id)
         place = (check_domain(domain), check_schedule_name(name))
         for_whom = None if on_behalf is None else encoding.on_behalf(on_behalf)
-        params = (*place, wanted, check_operator(operator), for_whom)
+        params = (*place, wanted, check_operator(operator), for_whom, check_reason(reason))
         verdict = await self._store.gateway.value(_TRIGGER, params, domain=domain)
         if verdict is None:
             raise ScheduleNotFoundError(*place)

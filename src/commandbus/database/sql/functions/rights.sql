@@ -31,6 +31,7 @@ language sql immutable as $$
         ('mark_dispatch_failed', '{sender,worker,api}'),
         ('begin_load', '{sender,worker,api}'),
         ('load_chunk', '{sender,worker,api}'),
+        ('note_load_total', '{sender,worker,api}'),
         ('seal_load', '{sender,worker,operator,api}'),
         ('fail_load', '{sender,worker,api}'),
         ('dispatch_load', '{sender,worker,operator,api}'),

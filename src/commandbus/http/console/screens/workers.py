@@ -149,7 +149,9 @@ async def resume(view: Show, domain: DomainPath, form: Fields) -> Response:
     """End the pause of a domain, or of one of its command types."""
     await _stand_of(view, domain)
     chosen = form.text("type") or None
-    was_paused = await view.bus.resume(domain, type=chosen, operator=view.actor)
+    was_paused = await view.bus.resume(
+        domain, type=chosen, reason=form.text("reason") or None, operator=view.actor
+    )
     what = chosen or domain
     notice = (
         f"{what} is resumed." if was_paused else f"{what} was not paused: somebody was quicker."
