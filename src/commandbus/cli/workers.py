@@ -108,7 +108,7 @@ _LOADS = Table[LoadOverview](
     Column("DOMAIN", lambda each: each.domain),
     Column("SOURCE", lambda each: text_of(each.source), may_fold=True),
     Column("STATUS", lambda each: styled_status(each.status)),
-    Column("ROWS", lambda each: _rows(each), is_number=True),
+    Column("ROWS", _rows, is_number=True),
     Column("QUEUED", lambda each: f"{each.rows_dispatched:,}", is_number=True),
     Column("ROWS/S", lambda each: "" if each.rate is None else f"{each.rate:,.0f}", is_number=True),
     Column("CHECKPOINT", lambda each: each.checkpoint_at),

@@ -92,7 +92,7 @@ class LoadOverview:
 
     @property
     def rows_expected(self) -> int | None:
-        """Of how many rows those are that are in: while it is not complete, and if that is known."""
+        """Of how many rows those are that are in, while it is not complete; None: not known."""
         return None if self.status is LoadStatus.SEALED else self.rows_total
 
     @property
