@@ -6,7 +6,7 @@ and there are hundreds of routes. None of ours knows a bus: each finds its app i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -39,30 +39,25 @@ def add_routes(app: FastAPI, routes: Routes) -> None:
     app.router.routes.extend(routes)
 
 
-def kept(make: Callable[[str], Routes]) -> Callable[[str], Routes]:
-    """Make the routes below a prefix once."""
-    return lru_cache(KEPT)(make)
-
-
-@kept
+@lru_cache(KEPT)
 def api_routes(prefix: str) -> Routes:
     """Those under /api/v1 but the ones of governed batches."""
     return made_of(*API_ROUTERS, prefix=f"{prefix}{API}")
 
 
-@kept
+@lru_cache(KEPT)
 def health_routes(prefix: str) -> Routes:
     """Those that a platform asks."""
     return made_of(health.router, prefix=prefix)
 
 
-@kept
+@lru_cache(KEPT)
 def public_metrics(prefix: str) -> Routes:
     """The metrics for everyone."""
     return made_of(health.metrics_router, prefix=prefix)
 
 
-@kept
+@lru_cache(KEPT)
 def guarded_metrics(prefix: str) -> Routes:
     """The metrics for those who read all domains."""
     guard = (Depends(health.reads_all_domains),)
@@ -75,12 +70,12 @@ def governed_routes(prefix: str, types: Sequence[BatchType]) -> Routes:
     return own + _of_all_types(prefix)
 
 
-@kept
+@lru_cache(KEPT)
 def _of_all_types(prefix: str) -> Routes:
     return made_of(*FIXED_ROUTERS, prefix=prefix)
 
 
-@kept
+@lru_cache(KEPT)
 def _without_types(prefix: str) -> Routes:
     return _of_types(prefix, ())
 

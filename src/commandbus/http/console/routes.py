@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI, Request
@@ -27,7 +27,7 @@ from commandbus.http.console.console import Console
 from commandbus.http.console.door import ConsoleDoor
 from commandbus.http.console.headers import PAGE_HEADERS, REGIONS_HEADER
 from commandbus.http.console.live import Look
-from commandbus.http.console.registry import registry
+from commandbus.http.console.registry import Registry
 from commandbus.http.console.rendering import assets, environment, render_regions
 from commandbus.http.console.screen import ActionRoute, Page, PageRoute, Screen, signature_of
 from commandbus.http.console.view import ROOT, View, view_of
@@ -42,7 +42,7 @@ from commandbus.http.problems import (
     unavailable,
 )
 from commandbus.http.routes.events import EventStream
-from commandbus.http.routing import Routes, add_routes, kept, made_of
+from commandbus.http.routing import KEPT, Routes, add_routes, made_of
 
 
 class ConsoleRoute(APIRoute):
@@ -71,17 +71,17 @@ class ConsoleRoute(APIRoute):
 def add_console(app: FastAPI, here: Platform, door: ConsoleDoor) -> Console:
     """Add the console to an app; its pages stand under /console."""
     app.state.commandbus_console = console = Console(here, door)
-    add_routes(app, _routes(here.prefix))
+    add_routes(app, _routes(here.prefix, console.registry))
     return console
 
 
-@kept
-def _routes(prefix: str) -> Routes:
+@lru_cache(KEPT)
+def _routes(prefix: str, registry: Registry) -> Routes:
     router = APIRouter(
         prefix=f"{prefix}{ROOT}", route_class=ConsoleRoute, include_in_schema=False,
         generate_unique_id_function=operation_of,
     )  # fmt: skip
-    for screen, route in registry().routes():
+    for screen, route in registry.routes():
         if isinstance(route, PageRoute):
             _add_page(router, screen, route)
         else:
