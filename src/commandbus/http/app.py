@@ -94,7 +94,8 @@ def create_app(
     declared later have no routes. `console` says whether there is the console, a web page under
     /console; None: if its extra is installed. `console_auth` finds the caller of a request to the
     console by the application's own sign-in; without it people sign in with a token.
-    The bus is not opened and not closed here.
+    The bus is not opened and not closed here. What the framework makes of our routes is shared by
+    the apps of a process: what patches the framework does it before the first one.
     """
     _check(options)
     if not isinstance(bus, CommandBus):
