@@ -140,7 +140,7 @@ class RabbitTransport:
             return channel
 
     def _is_connected(self) -> bool:
-        # `is_closed` is only true of a connection that we ended, not after a broker that was killed.
+        # `is_closed` is only true of a connection that we ended, not after a broker was killed.
         connection = self._connection
         return connection is not None and connection.connected.is_set()
 
