@@ -130,8 +130,7 @@ class RabbitTransport:
             if channel is not None and not channel.is_closed:
                 return channel
             connection = self._connection
-            # `is_closed` is only true of a connection that we ended, not after a broker was killed.
-            if connection is None or not connection.connected.is_set():
+            if connection is None or not self._is_connected():
                 await self.close()
                 connection = await aio_pika.connect(self._url, timeout=self._seconds)
                 self._connection = connection
@@ -141,6 +140,11 @@ class RabbitTransport:
             )
             self._opened += 1
             return channel
+
+    def _is_connected(self) -> bool:
+        # `is_closed` is only true of a connection that we ended, not after a broker was killed.
+        connection = self._connection
+        return connection is not None and connection.connected.is_set()
 
     def _forget(self, use: _Use) -> AbstractChannel | None:
         """A channel has ended, and what belonged to it."""
