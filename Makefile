@@ -141,7 +141,7 @@ attacks: $(READY) ## 10,000 random calls against governance, listings of 1,000,0
 		tests/security/test_governed_delete.py tests/sql/test_plans_listings.py
 	$(PY) -m tests.hostile $(HOSTILE_ARGS)
 
-console-reads: $(READY) ## What people look at, with 1,000,000 commands, messages and events (CONSOLE_ROWS=10000000: an hour)
+console-reads: $(READY) ## What people look at, with 1,000,000 commands, messages and events (CONSOLE_ROWS=10000000 for more)
 	CONSOLE_ROWS=$${CONSOLE_ROWS:-1000000} $(PY) -m pytest --timeout=0 -s --no-cov -m long tests/sql/test_plans_console.py
 
 # axe-core looks for what people with other senses or hands stumble over. A tool of development: never in the package.
@@ -156,7 +156,7 @@ test-browser: $(READY) axe ## Run the tests of the console in Chromium (two minu
 console-pictures: $(READY) ## Pictures of each screen of the console, three widths, both themes, into build/pictures
 	$(PY) -m tests.console.browser.pictures build/pictures
 
-console-bars: $(READY) ## Time, queries and plans of the console's pages with 1,000,000 commands (CONSOLE_ROWS=10000000: an hour)
+console-bars: $(READY) ## Time, queries and plans of the console's pages with 1,000,000 commands (CONSOLE_ROWS=10000000 for more; CONSOLE_DATA keeps the data)
 	CONSOLE_ROWS=$${CONSOLE_ROWS:-1000000} $(PY) -m tests.console.browser.bars
 
 console-load: $(READY) ## What fifty open pages cost the service, for a minute

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commandbus.http.console.rendering import assets, environment
+from commandbus.http.console.rendering import SCRIPT, assets, environment
 
 CONSOLE = Path(str(files("commandbus.http.console")))
 TEMPLATES = sorted((CONSOLE / "templates").rglob("*.html"))
@@ -57,6 +57,19 @@ def test_the_script_makes_elements_of_markup_in_one_place() -> None:
     assert len(re.findall("createPolicy", script)) == 1
     for forbidden in ("eval(", "Function(", "insertAdjacentHTML", "outerHTML", "document.write"):
         assert forbidden not in script
+
+
+def test_every_part_of_the_script_is_in_the_one_file_that_browsers_get() -> None:
+    parts = {path.stem: path.read_text() for path in (CONSOLE / "assets" / "script").iterdir()}
+    script = assets()["console.js"].content.decode()
+    names = re.compile(r"^const (\w+) =", re.M)
+
+    assert set(parts) == set(SCRIPT)
+    assert [
+        name for name in SCRIPT if f"const {names.findall(parts[name])[0]}=" not in script
+    ] == []
+    everywhere = [name for text in parts.values() for name in names.findall(text)]
+    assert len(everywhere) == len(set(everywhere)), "one name is one thing in all parts"
 
 
 def test_every_icon_that_is_named_is_in_the_sprite() -> None:

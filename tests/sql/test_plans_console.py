@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 from uuid import UUID
@@ -10,9 +9,8 @@ from uuid import UUID
 import pytest
 
 from tests.sql.helpers import Session
+from tests.sql.very_many import ROWS, build, scanned
 
-#: Commands, events and messages of the long test; `make console-reads` has a million or more.
-ROWS = int(os.environ.get("CONSOLE_ROWS", "200000"))
 SEARCH = (
     "select s.place from commandbus.search_commands(%s, %s, %s, null, cast(%s as uuid), null, null,"
     " null, %s, null, null, 51, 100000, %s) s"
@@ -55,73 +53,6 @@ READS: list[tuple[str, str, tuple[Any, ...], float]] = [
     ("seals", "select * from commandbus.seal_state()", (), 0.06),
     ("open loads", LOADS, (), 0.06),
 ]
-
-
-async def build(db: Session, count: int) -> None:
-    """So many commands in three domains, as many messages in one queue, as many events."""
-    for domain in ("d0", "d1", "d2"):
-        await db.rows("select commandbus.ensure_domain(%s)", domain)
-    await db.rows(
-        "insert into commandbus.command_bus_command (domain, queue_name, command_id, command_type,"
-        " status, max_attempts, reply_queue, correlation_id, created_at, last_error_code)"
-        " select 'd' || n %% 3, 'q', md5(n::text)::uuid, 'T' || n %% 20, 'COMPLETED', 3, '',"
-        " md5('c' || n / 3)::uuid, now() - (%s - n) * interval '1 second', null"
-        " from generate_series(1, %s) n",
-        count, count,
-    )  # fmt: skip
-    await db.rows(
-        "insert into pgmq.q_d0__commands (vt, message) select case when n %% 10 = 0 then"
-        " now() + interval '1 hour' else now() - interval '1 minute' end, '{}'"
-        " from generate_series(1, %s) n",
-        count,
-    )
-    await db.rows(
-        "insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, actor)"
-        " select 'd' || n %% 3, md5(n::text)::uuid,"
-        " case when n %% 100 = 0 then 'NOTE' when n %% 2 = 0 then 'SENT' else 'COMPLETED' end,"
-        " now() - (%s - n) * interval '1 second',"
-        " case when n %% 100 = 0 then 'u' || n %% 7 when n %% 2 = 0 then 'sender' end"
-        " from generate_series(1, %s) n",
-        count, count,
-    )  # fmt: skip
-    await db.rows(
-        "insert into commandbus.command_bus_troubleshooting (domain, command_id, command_type,"
-        " reason, parked_at, fingerprint) select 'd' || n %% 3, md5(n::text)::uuid, 'T',"
-        " 'PERMANENT',"
-        " now() - n * interval '1 second', 'f' || n %% 300 from generate_series(1, %s) n",
-        count // 5,
-    )
-    await db.rows(
-        "insert into commandbus.command_bus_failure_group (domain, fingerprint, command_type,"
-        " message, sample_command_id, parked_count, total_seen, first_seen, last_seen)"
-        " select 'd' || n % 3, 'f' || n, 'T', 'm', gen_random_uuid(), 1, 1, now(), now()"
-        " from generate_series(1, 300) n"
-    )
-    await db.rows(
-        "insert into commandbus.command_bus_batch (batch_id, domain, created_at)"
-        " select md5('b' || n)::uuid, 'd0', now() - n * interval '1 minute'"
-        " from generate_series(1, 10000) n"
-    )
-    await db.rows(
-        "insert into commandbus.command_bus_load (batch_id, domain, source, row_format, start_mode,"
-        " status, created_at) select b.batch_id, b.domain, 's', '{}', 'sealed', 'sealed',"
-        " b.created_at from commandbus.command_bus_batch b"
-    )
-    await db.rows("select commandbus.sample_domains()")
-    for table in ("command", "audit", "troubleshooting", "batch", "load"):
-        await db.rows(f"vacuum analyze commandbus.command_bus_{table}")
-    await db.rows("vacuum analyze pgmq.q_d0__commands")
-
-
-async def scanned(db: Session) -> dict[str, int]:
-    """Sequential scans of what may have millions of rows, this session included."""
-    await db.value("select pg_stat_force_next_flush()")
-    rows = await db.rows(
-        "select relname, coalesce(seq_scan, 0) as scans from pg_stat_user_tables where relname in"
-        " ('command_bus_command', 'command_bus_audit', 'command_bus_troubleshooting',"
-        " 'command_bus_batch', 'command_bus_load', 'q_d0__commands')"
-    )
-    return {row["relname"]: row["scans"] for row in rows}
 
 
 async def test_no_read_of_the_console_scans_a_table_that_grows(db: Session) -> None:

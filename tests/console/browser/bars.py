@@ -1,7 +1,8 @@
 """How long the pages of the console take with very many commands: `make console-bars`.
 
 CONSOLE_ROWS says how many: so many commands, as many messages in one queue and as many events. A
-page that makes PostgreSQL scan one of those tables fails.
+page that makes PostgreSQL scan one of those tables fails. CONSOLE_DATA names a folder that keeps
+what was built for the next time; with `build` as the only argument nothing is measured.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from commandbus.wiring import migrate_database
 from tests.console.world import EVERYTHING, be_patient
 from tests.http_world import NamedCallers, caller
 from tests.sql.helpers import Session
-from tests.sql.test_plans_console import build, scanned
+from tests.sql.very_many import ROWS, build, scanned
 
-ROWS = int(os.environ.get("CONSOLE_ROWS", "1000000"))
 #: Looks at each page, after three that warm it.
 LOOKS = 40
 #: The name of a page, its address, and the most milliseconds at the 95th percentile.
@@ -53,6 +53,22 @@ PAGES = [
 ]
 
 
+#: While the data is built; PostgreSQL is started again without them to be measured.
+BUILDING = {
+    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off",
+    "max_wal_size": "4GB", "shared_buffers": "512MB",
+}  # fmt: skip
+
+
+async def fill(dsn: str) -> None:
+    """What is looked at."""
+    await migrate_database(dsn, Settings())
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        began = time.monotonic()
+        await build(Session(conn), ROWS)
+        print(f"{ROWS:,} commands, messages and events, built in {time.monotonic() - began:.0f} s")
+
+
 async def measure(dsn: str) -> int:
     """Print what each page takes; returns how many are too slow or scan a table."""
     bad = 0
@@ -61,9 +77,6 @@ async def measure(dsn: str) -> int:
         CommandBus.connect(dsn, settings=Settings(pool_size=1)) as bus,
     ):
         db = Session(conn)
-        began = time.monotonic()
-        await build(db, ROWS)
-        print(f"{ROWS:,} commands, messages and events, built in {time.monotonic() - began:.0f} s")
         row = await db.rows("select md5('1')::uuid as id")
         command = UUID(str(row[0]["id"]))
         app = create_app(
@@ -106,14 +119,22 @@ async def _look(bus: CommandBus, db: Session, client: Any, name: str, path: str,
 
 
 def main() -> None:
-    data = Path(tempfile.mkdtemp(prefix="commandbus-bars-"))
+    kept = os.environ.get("CONSOLE_DATA")
+    data = Path(kept or tempfile.mkdtemp(prefix="commandbus-bars-"))
+    built = data / f"built-{ROWS}"
     try:
-        with EmbeddedPostgres(data) as database:
-            asyncio.run(migrate_database(database.dsn, Settings()))
+        if not built.exists():
+            with EmbeddedPostgres(data / "postgres", settings=BUILDING) as database:
+                asyncio.run(fill(database.dsn))
+            built.touch()
+        if sys.argv[1:] == ["build"]:
+            return
+        with EmbeddedPostgres(data / "postgres") as database:
             print("page, median, 95th percentile, size")
             sys.exit(1 if asyncio.run(measure(database.dsn)) else 0)
     finally:
-        shutil.rmtree(data, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(data, ignore_errors=True)
 
 
 if __name__ == "__main__":

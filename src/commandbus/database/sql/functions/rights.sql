@@ -57,6 +57,7 @@ language sql immutable as $$
         ('sweep_progress', '{worker}'),
         ('progress_of', '{worker,operator,api,reader}'),
         ('handed_over', '{worker}'),                   -- gives payloads
+        ('still_out', '{worker}'),
         ('complete_commands', '{worker}'),
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),
