@@ -129,18 +129,20 @@ class RabbitTransport:
             channel = self._channels.get(use)
             if channel is not None and not channel.is_closed:
                 return channel
-            if not self._is_connected():
+            connection = self._connection
+            if connection is None or not self._is_connected():
                 await self.close()
-                self._connection = await aio_pika.connect(self._url, timeout=self._seconds)
+                connection = await aio_pika.connect(self._url, timeout=self._seconds)
+                self._connection = connection
             self._forget(use)
-            channel = self._channels[use] = await self._connection.channel(
+            channel = self._channels[use] = await connection.channel(
                 publisher_confirms=True, on_return_raises=True
             )
             self._opened += 1
             return channel
 
     def _is_connected(self) -> bool:
-        # `is_closed` is only true of a connection that we ended: not after a broker that was killed.
+        # `is_closed` is only true of a connection that we ended, not after a broker was killed.
         connection = self._connection
         return connection is not None and connection.connected.is_set()
 
