@@ -186,3 +186,27 @@ async def test_newer_events_wait_behind_a_bar_and_a_look_into_the_past_is_not_re
     assert 'data-url=""' in past
     assert after.count("data-row=") == before.count("data-row=") + 1
     assert before.split("data-row=")[1][:10] in after  # the row that was there is there
+
+
+async def test_an_event_leads_to_what_it_is_about_and_to_nothing_if_that_is_no_one_thing(
+    bus: CommandBus, conn: Any
+) -> None:
+    await park(conn, 1)
+    [group] = await bus.troubleshooting.groups("shop")
+    await bus.troubleshooting.note_group("shop", group.fingerprint, "note", operator="eve")
+    await bus.schedules.put("shop", "nightly", "Work", {}, cron="0 3 * * *", operator="eve")
+    operation = await bus.bulk.start(
+        BulkVerb.CANCEL, BulkFilter("shop"), reason="r", operator="eve", everything=True,
+        start_after=600,
+    )  # fmt: skip
+    await bus.pause("shop", reason="r", operator="eve")
+    async with console(bus, "read") as page:
+        text = await page.text("/audit", domain="shop")
+        # Each address in the list is that of a page which is there.
+        table = text.partition('id="region-events"')[2].partition("Export as")[0]
+        for href in set(re.findall(r'href="/console([^"?]*)"', table)):
+            assert (await page.get(unescape(href))).status_code == 200, href
+    assert f"/bulk/{operation.operation_id}" in table
+    assert "/schedules/shop/nightly" in table
+    assert f"/troubleshooting/shop/groups/{group.fingerprint}" in table
+    assert "00000000-0000" not in table

@@ -75,6 +75,7 @@ def _of(each: DomainOverview, rate: DomainRates | None) -> list[Need]:
         )
         add(Urgency.NOW if growing else Urgency.SOON, NeedKind.PARKED, text, each.parked)
     if each.silent:
-        text = f"{each.silent} workers of {each.domain} gave no sign of life for a minute"
+        who = "1 worker" if each.silent == 1 else f"{each.silent:,} workers"
+        text = f"{who} of {each.domain} gave no sign of life for a minute"
         add(Urgency.SOON, NeedKind.SILENT, text, each.silent)
     return found

@@ -101,6 +101,7 @@ async def show(view: Show, paging: PageOf50, wanted: Criteria) -> Page:
             for each in found.items
             if isinstance(each, PersonEvent) and each.events > 1
         },
+        things={each.audit_id: href for each in found.items if (href := _thing(view, each))},
         exports=[
             (form, view.url("audit.export", form=form, **_plain(view))) for form in ("csv", "jsonl")
         ],
@@ -115,6 +116,25 @@ def _inside(view: View, line: PersonEvent) -> str:
         "audit", machine="true", actor=line.actor, event_type=line.event_type, domain=line.domain,
         since=since.isoformat(), until=until.isoformat(),
     )  # fmt: skip
+
+
+def _thing(view: View, event: AuditEvent | PersonEvent) -> str:
+    """Where the one thing is that an event is about; empty: it is about none, or about several."""
+    kind, several = event.event_type, isinstance(event, PersonEvent) and event.events > 1
+    if event.domain == "*" or several or event.command_id.int == 0:
+        return ""
+    if kind.startswith("SCHEDULE_"):
+        name = (event.details or {}).get("schedule")
+        return view.url("schedules.one", domain=event.domain, name=name) if name else ""
+    if kind.startswith("GROUP_"):
+        mark = (event.details or {}).get("fingerprint")
+        page = "troubleshooting.group"
+        return view.url(page, domain=event.domain, fingerprint=mark) if mark else ""
+    if kind.startswith("BULK_"):
+        return view.url("bulk.operation", operation_id=event.command_id)
+    if kind.startswith("BATCH_"):
+        return view.url("batches.batch", domain=event.domain, batch_id=event.command_id)
+    return view.url("command", domain=event.domain, command_id=event.command_id)
 
 
 def _plain(view: View) -> dict[str, str]:
