@@ -224,3 +224,23 @@ async def test_lines_to_copy_do_nothing_but_what_they_say(bus: CommandBus, conn:
     assert split(cli)[split(cli).index("--code") + 1] == code
     body = json.loads(split(curl)[split(curl).index("-d") + 1])
     assert body["filter"]["error_code"] == code
+
+
+async def test_the_last_day_of_each_cause_is_there_as_figures(
+    bus: CommandBus, conn: psycopg.AsyncConnection[Any]
+) -> None:
+    await park(conn, 2)
+    [group] = await bus.troubleshooting.groups("shop")
+    await conn.execute(
+        "insert into commandbus.command_bus_group_sample (domain, fingerprint, hour, seen, total)"
+        " values ('shop', %s, date_trunc('hour', now()) - interval '2 hours', 17, 17)",
+        (group.fingerprint,),
+    )
+    async with console(bus) as browser:
+        lines = await browser.text("/troubleshooting")
+        figures = (await browser.regions("/troubleshooting", figures="true"))["groups"]
+        one = await browser.text(f"/troubleshooting/shop/groups/{group.fingerprint}")
+    assert "figures=true" in lines
+    assert "0 17 0 0<" in figures
+    assert "<svg viewBox" not in figures.partition("pager")[0].partition("Last 24 hours")[2]
+    assert '<th scope="row">3 h</th><td class="num">17</td>' in one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 from uuid import UUID
@@ -29,6 +30,10 @@ LOADS = (
     " and commandbus.visible_batch(null, l.batch_id)"
     " order by l.created_at desc, l.batch_id desc limit 51"
 )
+#: In a queue as large as any, with nothing by which the reply could be found but its moment.
+REPLY = "select * from commandbus.find_reply('d0.commands', 'd0', cast(%s as uuid), now())"
+#: Of a command that is there, of `build`.
+ID = str(UUID(hashlib.md5(b"1", usedforsecurity=False).hexdigest()))
 #: Name, statement, arguments, and the most seconds it may take at the 95th percentile.
 READS: list[tuple[str, str, tuple[Any, ...], float]] = [
     ("overview", "select * from commandbus.domain_overview()", (), 0.1),
@@ -50,6 +55,9 @@ READS: list[tuple[str, str, tuple[Any, ...], float]] = [
     ("people since", PEOPLE, (["d0"], None, ["NOTE"], "2026-01-01T00:00:00Z", "u"), 0.4),
     ("audit", AUDIT, (None, None, None), 0.1),
     ("an id", "select * from commandbus.find_id(%s, null, null)", (str(UUID(int=7)),), 0.06),
+    ("a reply", REPLY, (str(UUID(int=7)),), 0.1),
+    ("payloads before", "select * from commandbus.former_payloads('d1', %s)", (ID,), 0.06),
+    ("what is beside a command", "select * from commandbus.command_facts('d1', %s)", (ID,), 0.06),
     ("seals", "select * from commandbus.seal_state()", (), 0.06),
     ("open loads", LOADS, (), 0.06),
 ]

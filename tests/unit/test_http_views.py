@@ -114,7 +114,7 @@ _TICKET = (
 SHOWN_FIELDS = {
     "DomainOverviewView": "domain ready delayed waiting about due_seconds parked workers "
     "silent concurrency in_flight stuck is_paused paused_until later rates seconds_to_drain",
-    "LoadItem": "batch_id domain source start status rows_committed rows_dispatched "
+    "LoadItem": "batch_id domain source start status rows_committed rows_total rows_dispatched "
     "checkpoints_done rate error created_at checkpoint_at idle_seconds name "
     "created_by batch_status is_open is_interrupted resume_command",
     "RatesView": "as_of in_rate out_rate completed_rate failed_rate parked_rate retried_rate "
@@ -126,9 +126,9 @@ SHOWN_FIELDS = {
     "WorkersView": "items has_more",
     "CheckRunView": "run_id domain is_fix actor reason started_at finished_at error is_running "
     "is_healthy findings since repairs",
-    "ChoreView": "name started_at domain",
+    "ChoreView": "name started_at every_seconds ended_at has_failed told domain",
     "DatabaseSettingView": "name value updated_at",
-    "DoctorView": "last newer is_running fixable",
+    "DoctorView": "last newer is_running fixable well_since",
     "FindingView": "code severity domain found examples meaning advice can_fix",
     "IdentifiedView": "kind domain status",
     "PersonEventView": "audit_id first_id domain event_type actor ts first_ts events "
@@ -160,8 +160,11 @@ SHOWN_FIELDS = {
     "BatchStandingView": "sentence pace errors",
     "LifeStepView": "event seconds_since_previous seconds_since_sent attempt",
     "AttemptView": "number worker started_at ended_at outcome error_code error_message stack",
+    "FormerPayloadView": "replaced_at replaced_by payload",
+    "ShownErrorView": "code message error_class",
+    "ShownReplyView": "state outcome completed_at data error meta",
     "LifeFactsView": "fingerprint parked_at has_payload has_edit cancel_requested_at "
-    "cancel_requested_by worker_seen_at",
+    "cancel_requested_by worker_seen_at reply traceparent",
     "LifeView": "command sentence steps left_out attempts actions facts siblings has_more_siblings",
     "LookView": "user_id digest first_at last_at",
     "RejectedView": "ticket changes child_count",

@@ -127,7 +127,7 @@ def _thing(view: View, event: AuditEvent | PersonEvent) -> str:
         name = (event.details or {}).get("schedule")
         return view.url("schedules.one", domain=event.domain, name=name) if name else ""
     if kind.startswith("GROUP_"):
-        mark = (event.details or {}).get("fingerprint")
+        mark = (event.details or {}).get("group")
         page = "troubleshooting.group"
         return view.url(page, domain=event.domain, fingerprint=mark) if mark else ""
     if kind.startswith("BULK_"):

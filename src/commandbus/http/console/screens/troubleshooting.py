@@ -48,6 +48,7 @@ async def show(
     search: TextFilter = None,
     command_type: TypeFilter = None,
     include_empty: bool = False,
+    figures: bool = False,
 ) -> Page:
     """The causes, largest first, each with its trend, its running operation and its note."""
     place = place_of(view, domain)
@@ -79,6 +80,7 @@ async def show(
         search=search or "",
         command_type=command_type or "",
         include_empty=include_empty,
+        figures=figures,
         is_filtered=bool(search or command_type),
     )
 
