@@ -23,6 +23,7 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
+from commandbus.privacy.reasons import check_reason
 from commandbus.privacy.redaction import redact_text
 
 #: Commands that one call reschedules at most.
@@ -97,6 +98,7 @@ class FlowVerbs(Facets):
         domain: str,
         *,
         type: str | None = None,  # noqa: A002
+        reason: str | None = None,
         operator: str | None = None,
     ) -> bool:
         """End the pause of a domain, or of one of its types; False if there was none."""
@@ -104,6 +106,7 @@ class FlowVerbs(Facets):
             check_domain(domain),
             None if type is None else check_command_type(type),
             actor=check_operator(operator),
+            reason=check_reason(reason),
         )
 
     async def set_priority(

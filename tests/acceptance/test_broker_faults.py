@@ -31,15 +31,7 @@ from tests.integration.test_brokers import started
 from tests.integration.test_dispatch import commands, rows
 from tests.waiting import until, working
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.postgres,
-    # Known to fail at present: what a killed broker had at work comes back late, and a connection
-    # that a kill has closed is used once more. `make faults-brokers` shows it.
-    pytest.mark.skipif(
-        "BROKER_ROUNDS" not in os.environ, reason="BROKER_ROUNDS: make faults-brokers"
-    ),
-]
+pytestmark = [pytest.mark.long, pytest.mark.postgres]
 
 ROUNDS = int(os.environ.get("BROKER_ROUNDS", "1"))
 SIZE = 120

@@ -176,13 +176,25 @@ async def test_a_load_that_stopped_is_on_top_with_what_to_type(
         assert "it&#39;" in regions["stopped"]  # quoted for the shell, and for the page
         assert HOSTILE not in regions["stopped"] + regions["loads"]
         assert f"/console/batches/shop/{result.batch_id}/cancel" in regions["stopped"]
-        assert "4" in regions["loads"]
+        assert "4 of 5 rows in" in regions["stopped"]
+        assert "4 of 5</td>" in regions["loads"]
         batch = await page.text(f"/batches/shop/{result.batch_id}")
         assert "Its load stopped" in batch
         assert "No load here" in await page.text("/loads", status="sealed")
     async with console(bus, "read", domains=("other",)) as page:
         assert "No load yet" in await page.text("/loads")
         assert (await page.get("/loads", domain="shop")).status_code == 404
+
+
+async def test_a_source_without_length_has_no_total_and_a_complete_load_is_all_of_it(
+    bus: CommandBus,
+) -> None:
+    endless = ({"n": n} for n in range(3))
+    await bus.loads.load("shop", [{"n": n} for n in range(3)], command_type="Work", name="whole")
+    await bus.loads.load("shop", endless, command_type="Work", name="unknown")
+    found = {each.name: each for each in (await bus.loads.page()).items}
+    assert (found["whole"].rows_total, found["whole"].rows_expected) == (3, None)
+    assert (found["unknown"].rows_total, found["unknown"].rows_expected) == (None, None)
 
 
 async def test_a_batch_says_what_happens_when_it_closes(bus: CommandBus) -> None:

@@ -62,8 +62,8 @@ async def test_one_click_stops_it_and_it_resumes_at_another_rate(
         stop = await browser.submit(running, "/stop")
         stopped = await browser.text(here)
         ask = await browser.text(f"{here}/resume")
-        resume = await browser.submit(ask, "/resume", rate="own", own_rate="7")
-        unclear = await browser.submit(ask, "/resume", rate="own", own_rate="")
+        resume = await browser.submit(ask, "/resume", rate="own", own_rate="7", reason="r")
+        unclear = await browser.submit(ask, "/resume", rate="own", own_rate="", reason="r")
         audit = await bus.search.audit(actor="ann")
 
     assert "a stop undoes all of it" in running

@@ -144,6 +144,51 @@ async def test_an_edit_keeps_what_is_masked_and_large_numbers(bus: CommandBus) -
     assert "9007199254740991" in str(sent)
 
 
+async def test_what_it_had_before_and_what_was_replied_are_shown_masked_to_those_who_may(
+    bus: CommandBus,
+) -> None:
+    command_id = await parked(bus)
+    here = f"/commands/shop/{command_id}"
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    await bus.troubleshooting.retry(
+        "shop", command_id, operator="eve", payload={"account": 8, "api_key": "sk-very-secret-2"}
+    )
+
+    @bus.handler("shop", "Done")
+    async def do(command: Any, context: Any) -> dict[str, Any]:
+        return {"receipt": HOSTILE, "api_key": "sk-very-secret-3"}
+
+    done = uuid4()
+    meta = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    await bus.send("shop", "Done", done, {})
+    await bus.run_worker("shop", until_empty=True)
+    traced = await bus.send("shop", "Later", uuid4(), {}, meta=meta)
+    async with console(bus, *OPERATOR) as browser:
+        edited = await browser.text(f"{here}/payload")
+        raw = await browser.text(f"{here}/payload", form="raw")
+        wrong = await browser.get(f"{here}/payload", form="hex")
+        replied = await browser.text(f"/commands/shop/{done}/payload")
+        facts = (await browser.regions(f"/commands/shop/{done}"))["facts"]
+        page = await browser.text(f"/commands/shop/{traced}")
+    async with console(bus, "read") as browser:
+        reader = await browser.text(f"/commands/shop/{done}")
+        denied = await browser.get(f"/commands/shop/{done}/payload")
+
+    assert "edited by eve" in edited
+    assert edited.index("&#34;account&#34;: 8") < edited.index("&#34;account&#34;: 7")
+    assert "{&#34;account&#34;:8," in raw
+    assert "follows when it ends" in edited
+    assert "What was answered" in replied
+    assert "waits to be taken" in replied
+    assert "waits to be taken" in facts
+    assert trace in page
+    assert "waits to be taken" in reader
+    assert (denied.status_code, wrong.status_code) == (403, 400)
+    for each in (edited, raw, replied, facts, page, reader):
+        assert "sk-very-secret" not in each
+        assert HOSTILE not in each
+
+
 # -- the list
 
 

@@ -36,10 +36,10 @@ async def test_a_stolen_session_revokes_the_tokens_of_nobody_else(
         await sign_in(browser, made.text)
         await grow_old(conn)
         path = f"/tokens/{other.token.token_id}/revoke"
-        asked = await browser.submit(path, path)
+        asked = await browser.submit(path, path, reason="left")
         still = await bus.tokens.find(other.token.token_id)
         own = f"/tokens/{mine.token.token_id}/revoke"
-        of_own = await browser.submit(own, own)
+        of_own = await browser.submit(own, own, reason="old")
         done = await browser.submit(asked.text, path, proof=made.text)
 
     assert asked.status_code == 403
@@ -65,7 +65,7 @@ async def test_who_came_with_commandbus_open_proves_it_with_a_new_code(
         await browser.post("/sign-in", code=await tokens.sessions.new_code(made.token))
         await grow_old(conn)
         path = f"/tokens/{other.token.token_id}/revoke"
-        asked = await browser.submit(path, path)
+        asked = await browser.submit(path, path, reason="left")
         wrong = [
             await browser.submit(asked.text, path, proof=await tokens.sessions.new_code(each.token))
             for each in (of_bob, weak)
@@ -97,11 +97,11 @@ async def test_a_proof_that_another_process_took_is_good_here_at_once(
         await sign_in(browser, made.text)
         await grow_old(conn)
         path = f"/tokens/{other.token.token_id}/revoke"
-        assert (await browser.submit(path, path)).status_code == 403
+        assert (await browser.submit(path, path, reason="left")).status_code == 403
         await conn.execute("update commandbus.command_bus_console_session set proved_at = now()")
         await conn.commit()
 
-        assert (await browser.submit(path, path)).status_code == 303
+        assert (await browser.submit(path, path, reason="left")).status_code == 303
 
 
 async def test_a_link_from_a_chat_asks_once_more_from_here(bus: CommandBus) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from commandbus import CommandBus
 from commandbus.access.model import Scope
+from commandbus.http import HttpSettings
 from commandbus.http.console.registry import registry
 from commandbus.http.console.screen import ActionRoute, PageRoute
 from tests.console.test_sessions import visiting
@@ -47,7 +48,9 @@ def test_every_page_names_a_scope() -> None:
 
 
 async def test_a_stranger_sees_no_page_and_no_stream_and_does_nothing(bus: CommandBus) -> None:
-    async with visiting(bus) as browser:
+    # Refusals are late for strangers who do not stop asking: not here.
+    settings = HttpSettings(token_cache_seconds=0, max_auth_failures=1_000)
+    async with visiting(bus, settings=settings) as browser:
         browser.client.cookies.set("commandbus-session-8080", "x" * 43)
         for path in pages():
             answer = await browser.get(path)

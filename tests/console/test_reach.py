@@ -56,8 +56,12 @@ async def vault(bus: CommandBus) -> set[str]:
     async def fail(command: Command, ctx: HandlerContext) -> None:
         raise PermanentCommandError(f"{CANARY}_CODE", f"{CANARY} went wrong")
 
+    async def do(command: Command, ctx: HandlerContext) -> dict[str, str]:
+        return {"text": f"{CANARY} reply"}
+
     kind = f"{CANARY}Type"
     bus.register_handler(VAULT, kind, fail, retry_policy=RetryPolicy(max_attempts=1))
+    bus.register_handler(VAULT, f"{CANARY}Done", do)
     bus.governance.declare(
         BatchType(
             name=f"{CANARY.upper()}_BATCH", domain=VAULT, command_type=kind, max_size=9,
@@ -65,10 +69,12 @@ async def vault(bus: CommandBus) -> set[str]:
         )
     )  # fmt: skip
     ids = [new_id() for _ in range(3)]
+    replied = await bus.send(VAULT, f"{CANARY}Done", new_id(), {})
     await bus.send_many(VAULT, [BatchCommand(kind, each, {"text": CANARY}) for each in ids])
 
     async def parked() -> bool:
-        return (await bus.troubleshooting.counts()).get(VAULT, 0) == len(ids)
+        is_replied = (await bus.search.reply(VAULT, replied)).outcome is not None
+        return is_replied and (await bus.troubleshooting.counts()).get(VAULT, 0) == len(ids)
 
     async with bus.worker(VAULT):
         await until(parked)
@@ -85,7 +91,17 @@ async def vault(bus: CommandBus) -> set[str]:
         VAULT, [{"n": 1}], command_type=kind, name=f"{CANARY} load", created_by=ACTOR
     )
     await bus.pause(VAULT, reason=f"{CANARY} pause", operator=ACTOR)
+    await bus.resume(VAULT, reason=f"{CANARY} resumed", operator=ACTOR)
+    await bus.pause(VAULT, reason=f"{CANARY} pause", operator=ACTOR)
+    again = {"text": f"{CANARY} edited"}
+    await bus.troubleshooting.retry(VAULT, ids[0], operator=ACTOR, payload=again)
     await bus.schedules.put(VAULT, CANARY.lower(), kind, {}, cron="0 3 * * *", operator=ACTOR)
+    await bus.schedules.trigger(VAULT, CANARY.lower(), reason=f"{CANARY} ran", operator=ACTOR)
+    await bus._store.gateway.rows("select {schema}.claim_chore('prune old rows', '1 hour')")
+    await bus._store.gateway.rows(
+        "select {schema}.note_chore('prune old rows', jsonb_build_object(%s::text, %s::text))",
+        (VAULT, f"{CANARY} removed"),
+    )
     await bus.limits.set(VAULT, kind, max_running=5, operator=ACTOR, reason=f"{CANARY} limit")
     person = Caller(ACTOR, frozenset(Scope), None)
     asked = await bus.governance.submit(
@@ -100,7 +116,7 @@ async def vault(bus: CommandBus) -> set[str]:
         return (await bus.upkeep.runs.last()).last is not None
 
     await until(examined)
-    things = {*ids, running.operation_id, batch, load.batch_id, asked.ticket.ticket_id}
+    things = {*ids, replied, running.operation_id, batch, load.batch_id, asked.ticket.ticket_id}
     return {*map(str, things), token.token.token_id, group.fingerprint, CANARY}
 
 

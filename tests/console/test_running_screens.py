@@ -117,7 +117,7 @@ async def test_a_schedule_is_paused_resumed_run_and_removed(bus: CommandBus) -> 
         assert len((await bus.search.commands(domain="shop")).items) == 1
         await page.submit(text, "/resume")
         assert (await bus.schedules.require("shop", "nightly")).paused_at is None
-        await page.submit("/schedules/shop/nightly/delete", "/delete")
+        await page.submit("/schedules/shop/nightly/delete", "/delete", reason="old")
         assert await bus.schedules.get("shop", "nightly") is None
         assert "No schedule yet" in await page.text("/schedules")
 

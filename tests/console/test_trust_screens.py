@@ -140,7 +140,7 @@ async def test_a_token_is_revoked_after_a_question(bus: CommandBus) -> None:
         assert (await page.get(f"/tokens/{other.token.token_id}/revoke")).status_code == 404
         asked = await page.text(f"/tokens/{mine.token.token_id}/revoke")
         assert "it was never used" in asked
-        assert (await page.submit(asked, "/revoke")).status_code == 303
+        assert (await page.submit(asked, "/revoke", reason="old")).status_code == 303
         found = await bus.tokens.find(mine.token.token_id)
         assert found is not None
         assert found.token.revoked_at is not None
@@ -168,3 +168,21 @@ async def test_only_own_sessions_can_be_ended(bus: CommandBus) -> None:
         text = await page.text("/tokens")
         assert (await page.submit(text, "/sessions/end")).status_code == 303
         assert await bus.tokens.sessions.list("ann") == []
+
+
+async def test_newer_events_wait_behind_a_bar_and_a_look_into_the_past_is_not_repeated(
+    bus: CommandBus,
+) -> None:
+    await bus.send("shop", "Work", uuid4(), {})
+    await bus.pause("shop", reason="first", operator="eve")
+    async with console(bus, "read") as page:
+        text = await page.text("/audit")
+        before = (await page.regions("/audit"))["events"]
+        await bus.resume("shop", reason="second", operator="eve")
+        after = (await page.regions("/audit"))["events"]
+        past = await page.text("/audit", until="2020-01-01T00:00:00Z")
+    assert 'id="region-events" data-region="hold"' in text
+    assert 'data-url="/console/live/audit"' in text
+    assert 'data-url=""' in past
+    assert after.count("data-row=") == before.count("data-row=") + 1
+    assert before.split("data-row=")[1][:10] in after  # the row that was there is there

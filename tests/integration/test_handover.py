@@ -525,6 +525,17 @@ async def test_no_more_tasks_are_open_than_allowed_who_takes_their_results(
         assert {command.command_id for command in [*commands, *rest]} < set(ids)
 
 
+async def test_when_all_that_is_out_is_lost_it_is_given_away_again_and_so_is_the_rest(
+    bus: CommandBus, queue: RemoteQueue
+) -> None:
+    ids = await sent(bus, 3)
+    async with handing(bus, queue, at_once=2, lease_seconds=1):
+        lost = await taken(queue, 2)
+        again = await taken(queue, 4)
+    assert {each.command_id for each in [*lost, *again]} <= {*ids}
+    assert max(each.lease for each in again) > 1
+
+
 async def test_a_task_whose_time_is_long_over_is_not_begun(queue: RemoteQueue) -> None:
     begun: list[OutsideCommand] = []
 

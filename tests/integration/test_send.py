@@ -468,6 +468,44 @@ async def test_many_are_refused_when_one_id_stands_in_them_twice(
 
 
 @pytest_way
+@pytest.mark.parametrize("place", [0, 1, 30, 44])
+async def test_one_of_many_that_says_when_it_may_start_changes_nothing_for_the_others(
+    bus: CommandBus, conn: AsyncConnection, place: int
+) -> None:
+    group = commands(45)
+    late = group[place] = BatchCommand("Debit", uuid4(), {}, priority=1)
+    assert await bus.send_many(DOMAIN, iter(group)) == [c.command_id for c in group]
+    cursor = await conn.execute(
+        "select command_id, priority from commandbus.command_bus_command order by msg_id"
+    )
+    assert await cursor.fetchall() == [
+        (each.command_id, 1 if each is late else None) for each in group
+    ]
+
+
+async def test_the_server_begins_before_most_of_many_are_prepared(
+    bus: CommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[BatchCommand] = []
+    at_statement: list[int] = []
+    call = chunks.ChunkSender._call
+
+    async def noted(self: chunks.ChunkSender, *args: Any) -> None:
+        at_statement.append(len(drawn))
+        await call(self, *args)
+
+    def drawing() -> Iterator[BatchCommand]:
+        for each in commands(3_000):
+            drawn.append(each)
+            yield each
+
+    monkeypatch.setattr(chunks.ChunkSender, "_call", noted)
+    assert len(await bus.send_many(DOMAIN, drawing())) == 3_000
+    assert at_statement[0] <= chunks.FIRST + chunks.SLICE
+    assert at_statement[1] < 3_000
+
+
+@pytest_way
 async def test_many_are_handled_in_the_order_of_sending(dsn: str) -> None:
     async with CommandBus.connect(dsn, settings=Settings(send_chunk_size=4)) as bus:
         seen: list[int] = []

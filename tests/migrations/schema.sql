@@ -219,6 +219,10 @@ table commandbus.command_bus_check_run
 table commandbus.command_bus_chore
     name text not null
     started_at timestamp with time zone not null
+    every interval
+    ended_at timestamp with time zone
+    failed boolean not null default false
+    told jsonb not null default '{}'::jsonb
     constraint command_bus_chore_pkey PRIMARY KEY (name)
     CREATE UNIQUE INDEX command_bus_chore_pkey ON commandbus.command_bus_chore USING btree (name)
 
@@ -514,6 +518,7 @@ table commandbus.command_bus_load
     updated_at timestamp with time zone not null default now()
     delimiter text
     options jsonb
+    rows_total integer
     with fillfactor=50
     constraint command_bus_load_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
     constraint command_bus_load_pkey PRIMARY KEY (batch_id)
@@ -859,8 +864,8 @@ function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SE
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff972e1d66c05580a45ddc6cb25b499
 function commandbus.assign_group(p_domain text, p_fingerprint text, p_assignee text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f7e2c2a47883e7a3ed04001d14576c33
-function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
-    sql, volatile, body 5fba460195f1c024cad783231b61188e
+function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text, p_reason text DEFAULT NULL::text) returns void
+    sql, volatile, body 005691c5a01d02a2b52dd6636eed96a8
 function commandbus.audit_bypass(p_domain text, p_command_ids uuid[], p_types text[], p_governed text[], p_on_behalf jsonb, p_how text, p_batch_id uuid DEFAULT NULL::uuid) returns void
     plpgsql, volatile, body 77c6823aa57ce67fa5fa1f725305a242
 function commandbus.audit_edit_bypass(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text) returns void
@@ -974,7 +979,7 @@ function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timesta
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2390d21bfaeaaa24341017d2a3061dd8
 function commandbus.claim_keeping(p_what text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1554a3c568f4852800b2329db35e60c5
 function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
@@ -1003,14 +1008,16 @@ function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) retur
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_events(p_domain text, p_command_id uuid, p_viewer text DEFAULT NULL::text, p_most integer DEFAULT 200, p_ends integer DEFAULT 50) returns TABLE(event commandbus.command_bus_audit, left_out integer)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ed597067a62eace7009db95b413097ec
-function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a9818be6fd6519f4afa0758887c6a23a
+function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone, reply text, traceparent text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9d514b5edd618c4f37a1f06c6d8e6a1e
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 076821d48664a80125b66af176a728d3
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7001b245b1cd07a39430fe88103ddee2
+function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABLE(command_type text, stands text, body text, secret_keys text[])
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4492976165e61badb25c30582ac7a2b
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
@@ -1053,8 +1060,8 @@ function commandbus.delay_messages(p_domain text, p_msg_ids bigint[], p_delays d
     plpgsql, volatile, body 11e2dd1ec41bd6b54f397f7a805fc2f0
 function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
-function commandbus.delete_schedule(p_domain text, p_name text, p_actor text DEFAULT NULL::text) returns boolean
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa1e586a56c3489a45fe52aade6aec57
+function commandbus.delete_schedule(p_domain text, p_name text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cf2fa4d55b38fa4f8d659995a2d8cb75
 function commandbus.discard_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c1b62fbb5386c0fe701313e639b889a8
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
@@ -1125,8 +1132,8 @@ function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolea
     plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
 function commandbus.end_pauses() returns integer
     plpgsql, volatile, body 356f63ef2272199f6acea16063c5d617
-function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text) returns void
-    plpgsql, volatile, body 534f05343a3638e47a6b13004123d521
+function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text, p_reason text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body 124da39501ec7cc32bfb6b4811dcf926
 function commandbus.end_type_pauses(p_domain text) returns void
     plpgsql, volatile, body 6e9e3d2e7a3a1e94cc840ed8b035fcf9
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -1146,7 +1153,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body f3a827fdf9b6139191320eebd9c1bfb6
+    sql, immutable, body ca4ca23fb6ff038c13d0e97c4d6576d9
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1187,6 +1194,8 @@ function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 21653002a11826339fa2c5cdf8a3aef8
 function commandbus.find_id(p_id uuid, p_domains text[], p_viewer text) returns TABLE(kind text, domain text, status text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c3fe0e03c859f6277cfe29aa9a9b289d
+function commandbus.find_reply(p_queue text, p_domain text, p_command_id uuid, p_ended timestamp with time zone, OUT o_stands text, OUT o_body text) returns record
+    plpgsql, stable, body 6f23201f9de3a087c189a87950288749
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_check(p_run_id bigint, p_result jsonb, p_error text DEFAULT NULL::text) returns void
@@ -1213,6 +1222,8 @@ function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns 
     plpgsql, volatile, body 1b28b5ead765f0cc8705a3dd42958d45
 function commandbus.forget_workers(p_worker text, p_silent_for interval) returns integer
     plpgsql, volatile, body e63b4e0a397a2ee2c96f834447b81ef8
+function commandbus.former_payloads(p_domain text, p_command_id uuid, p_limit integer DEFAULT 20) returns TABLE(replaced_at timestamp with time zone, replaced_by text, data text, command_type text, secret_keys text[])
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73c309cbb9a145ab9a8ddbdc75909798
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
@@ -1405,6 +1416,8 @@ function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
+function commandbus.note_chore(p_name text, p_told jsonb, p_failed boolean DEFAULT false) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 05d531ec54664aae748ddf813fc150fc
 function commandbus.note_console_action(p_session_id uuid, p_actor text, p_details jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5c980fadbbc2657662a24e6d8dd1f6d5
 function commandbus.note_console_refusal(p_session_id uuid, p_actor text, p_details jsonb) returns void
@@ -1413,6 +1426,8 @@ function commandbus.note_group(p_domain text, p_fingerprint text, p_note text, p
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e3155c64b0a9dcedb313ce9d8de89122
 function commandbus.note_keys(p_domain text, p_keys text[]) returns void
     plpgsql, volatile, body 4b829f4efdfa91dddcf1b32b8d56f39a
+function commandbus.note_load_total(p_domain text, p_batch_id uuid, p_total integer) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 595f49ae2ecc8591415f83dd12f2a029
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdfd55aa00f016cf2a81112694557a89
 function commandbus.offer_new(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer[]
@@ -1534,7 +1549,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body 47a2fbb3da79d008897597e7d7139403
+    plpgsql, volatile, body 892b12c2f7291a5c84d5d38f74a334e4
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
@@ -1649,16 +1664,16 @@ function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[]
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
 function commandbus.reschedule_commands(p_domain text, p_command_ids uuid[], p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_seconds double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 15cf178b46c16408ebf769f6948a4d03
-function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c8ef869575a49a114ecd4f5742c2ad37
-function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4262d7f4ae577d1c208e28adb13c926c
+function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision, p_reason text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bc200f7b1287345f04f78b781ee10ab2
+function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24407e6f4d69f3913527101c2bf915a3
 function commandbus.resume_keys(p_domain text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body f5b63368c35d018ffa570ed15c36e05b
-function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint, p_next timestamp with time zone, p_catch_up boolean, p_actor text DEFAULT NULL::text) returns text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 79c1b43b67cdfde84f3c2d8f0f46a16b
-function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text) returns boolean
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 389784cd0d249513bb2db28df6226c1c
+function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint, p_next timestamp with time zone, p_catch_up boolean, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 00aef1bd2e0d24db84fb080d4233ee72
+function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 44f5d5788a3d73048872ce38f0d21ac6
 function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
     plpgsql, stable, body 1c289643c45194b663af6041d437caeb
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -1675,8 +1690,8 @@ function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer,
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ae33745da84e7a48ba4d02145b1afd95
 function commandbus.review_children(p_domain text, p_batch_id uuid, p_only_edits boolean, p_after integer, p_limit integer) returns TABLE(sequence_no integer, command_id uuid, command_type text, status text, digest text, data text, is_edited boolean, edit_data text, edit_digest text, editor text, edited_at timestamp with time zone, edit_expires_at timestamp with time zone, edit_changes jsonb)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 105e4a802b300eff46caf219129d5982
-function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 13e4097ebcd4a962a8b635fdfbf23de3
+function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns timestamp with time zone
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 41e6c3c9fe14f7437090e8fc229a1058
 function commandbus.right_differences(p_prefix text) returns TABLE(role text, problem text, statement text)
     sql, stable, body aa490b2e6ba2f2036418ad1291591942
 function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns TABLE(kind text, role text, problem text, statement text)
@@ -1787,6 +1802,8 @@ function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, 
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebd3841975ec9758c2a4ab4a156c60eb
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb, p_limit integer DEFAULT NULL::integer, p_start_after interval DEFAULT NULL::interval) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5da7061de7ac0aff35aa9865711f6fdd
+function commandbus.still_out(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, lease_epoch bigint)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c2fa0de543e21be8abf5af6b7c355dcd
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
@@ -1823,8 +1840,8 @@ function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.touch_check(p_run_id bigint) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2095a8e1857f621ed96a9781495ae11d
-function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 66029d28bbd0e2bf16fe9769ce1c20df
+function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6438f0e01c8a01024bd6405510690121
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body ae28f148572a64ce45b44122b6817e0b
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
@@ -1904,6 +1921,7 @@ migration 24 = console_sessions
 migration 25 = worker_counts
 migration 26 = shards
 migration 27 = lapsed_and_waiting
+migration 28 = told
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

@@ -120,3 +120,20 @@ async def test_a_level_goes_before_others_of_another_gate_too(db: Session) -> No
     assert await db.receive() == []
     await complete(db, *held)
     assert [each.command_id for each in await db.receive()] == [high]
+
+
+async def test_one_behind_hundreds_that_another_limit_stops_runs_with_the_next_receive(
+    db: Session,
+) -> None:
+    await limit(db, None, max_running=1)
+    await limit(db, "Debit", max_running=1)
+    await sent(db, 1)
+    assert len(await db.receive()) == 1
+    stopped = await sent(db, 250)
+    (free,) = await sent(db, 1, type="Credit")
+    assert await db.receive(300) == []
+    assert set((await waiting(db)).values()) == {"l:d"}
+    await limit(db, None, max_running=3)
+    assert [each.command_id for each in await db.receive(10)] == [free]
+    assert set((await waiting(db)).values()) == {"l:t:Debit"}
+    assert {*(await waiting(db))} == {*stopped}

@@ -245,6 +245,26 @@ async def test_the_host_that_a_client_names_is_in_no_address() -> None:
     assert "evil" not in sent.text
 
 
+async def test_apps_of_one_process_share_the_routes_and_each_serves_its_own_bus() -> None:
+    first, second = app_of(fake_bus()), app_of(fake_bus())
+    shared = {id(each) for each in first.routes} & {id(each) for each in second.routes}
+    assert len(shared) == len(first.routes) - 1  # an app's own document is its own
+
+    @first.get("/mine")
+    async def mine() -> str:
+        return "first"
+
+    form = {"domain": "shop", "command_type": "Work", "data": {}, "command_id": str(uuid4())}
+    async with client_of(first) as one, client_of(second) as other:
+        await one.post("/api/v1/commands", json=form)
+        path = f"/api/v1/commands/shop/{form['command_id']}"
+        assert [(await each.get(path)).status_code for each in (one, other)] == [200, 404]
+        assert [(await each.get("/mine")).status_code for each in (one, other)] == [200, 404]
+    assert ("/mine" in first.openapi()["paths"], "/mine" in second.openapi()["paths"]) == (
+        True, False,
+    )  # fmt: skip
+
+
 def test_two_apps_on_one_bus_share_nothing_but_the_bus() -> None:
     bus = fake_bus()
 

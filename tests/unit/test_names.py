@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from itertools import combinations
 from uuid import RFC_4122, UUID, uuid4
@@ -121,6 +123,14 @@ def test_a_new_id_is_a_uuid_of_version_seven_that_begins_with_the_time() -> None
         zeros |= ~value.int
     chance = (0xFFF << 64) | ((1 << 62) - 1)
     assert ones & chance == zeros & chance == chance
+
+
+def test_a_new_id_is_what_the_standard_library_makes_of_its_number() -> None:
+    made = new_id()
+    ordinary = UUID(int=made.int)
+    assert (made, hash(made), str(made)) == (ordinary, hash(ordinary), str(ordinary))
+    assert made.is_safe is ordinary.is_safe
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == ordinary
 
 
 @pytest.mark.parametrize("value", [None, "", "abc", 5, b"x" * 16, "0" * 31, ["a"], 1.5])

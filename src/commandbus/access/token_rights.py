@@ -43,10 +43,10 @@ class TokensOf:
             raise TokenNotFoundError(token_id)
         return stored.token
 
-    async def revoke(self, token_id: str) -> datetime:
+    async def revoke(self, token_id: str, reason: str | None = None) -> datetime:
         """End a token that the caller may see."""
-        token = await self.require(token_id)
-        return await self.tokens.revoke(token.token_id, actor=self.caller.user_id)
+        token, actor = await self.require(token_id), self.caller.user_id
+        return await self.tokens.revoke(token.token_id, reason=reason, actor=actor)
 
     async def rotate(self, token_id: str, overlap: timedelta) -> NewToken:
         """Give one of the caller's own tokens another secret.

@@ -24,6 +24,7 @@ from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError, InvalidSettingError
 from commandbus.names import check_domain, check_operator, check_text
 from commandbus.paging import Page, check_page, page_of, position_of, read_moment
+from commandbus.privacy.reasons import check_reason
 from commandbus.privacy.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _ROTATE: LiteralString = (
     + _COLUMNS
     + " from {schema}.rotate_api_token(%s, %s, %s, cast(%s as interval), %s) t"
 )
-_REVOKE: LiteralString = "select {schema}.revoke_api_token(%s, %s)"
+_REVOKE: LiteralString = "select {schema}.revoke_api_token(%s, %s, %s)"
 _TOUCH: LiteralString = "select {schema}.touch_api_token(%s)"
 _FIND: LiteralString = (
     "select "  # noqa: S608  (literals only)
@@ -162,11 +163,12 @@ class Tokens:
         )
         return page_of(found, limit, bound, lambda token: [token.created_at, token.token_id])
 
-    async def revoke(self, token_id: str, *, actor: str | None = None) -> datetime:
+    async def revoke(
+        self, token_id: str, *, reason: str | None = None, actor: str | None = None
+    ) -> datetime:
         """End a token; services notice within five seconds. A second call changes nothing."""
-        revoked_at: datetime | None = await self._store.gateway.value(
-            _REVOKE, (_check_id(token_id), check_operator(actor))
-        )
+        params = (_check_id(token_id), check_operator(actor), check_reason(reason))
+        revoked_at: datetime | None = await self._store.gateway.value(_REVOKE, params)
         if revoked_at is None:
             raise _no_such(token_id)
         return revoked_at

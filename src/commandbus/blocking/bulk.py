@@ -96,7 +96,10 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
         return self._bridge.run(self._facet.stop(operation_id, operator=operator))
 
     def resume(
-        self, operation_id: UUID, *, rate: float | None = None, operator: str | None = None,
+        self, operation_id: UUID, *, rate: float | None = None, reason: str | None = None,
+        operator: str | None = None,
     ) -> BulkOperation:
         """Go on where it was left, at another rate if one is given."""
-        return self._bridge.run(self._facet.resume(operation_id, rate=rate, operator=operator))
+        return self._bridge.run(self._facet.resume(
+            operation_id, rate=rate, reason=reason, operator=operator,
+        ))

@@ -80,23 +80,27 @@ class BlockingSchedules(BlockingFacet["Schedules"]):
         return self._bridge.run(self._facet.pause(domain, name, reason=reason, operator=operator))
 
     def resume(
-        self, domain: str, name: str, *, catch_up: bool = False, operator: str | None = None,
+        self, domain: str, name: str, *, catch_up: bool = False, reason: str | None = None,
+        operator: str | None = None,
     ) -> Schedule:
         """Let it fire again, from now on; with `catch_up` the ticks of the pause are missed
         ones."""
         return self._bridge.run(self._facet.resume(
-            domain, name, catch_up=catch_up, operator=operator,
+            domain, name, catch_up=catch_up, reason=reason, operator=operator,
         ))
 
-    def delete(self, domain: str, name: str, *, operator: str | None = None) -> bool:
+    def delete(
+        self, domain: str, name: str, *, reason: str | None = None, operator: str | None = None,
+    ) -> bool:
         """Remove it; False if there is none. The commands that it has sent stay."""
-        return self._bridge.run(self._facet.delete(domain, name, operator=operator))
+        return self._bridge.run(self._facet.delete(domain, name, reason=reason, operator=operator))
 
     def trigger(
-        self, domain: str, name: str, *, command_id: UUID | None = None,
+        self, domain: str, name: str, *, command_id: UUID | None = None, reason: str | None = None,
         operator: str | None = None, on_behalf: OnBehalf | None = None,
     ) -> UUID:
         """Send its command now, also if it is paused; returns the id. No tick is moved."""
         return self._bridge.run(self._facet.trigger(
-            domain, name, command_id=command_id, operator=operator, on_behalf=on_behalf,
+            domain, name, command_id=command_id, reason=reason, operator=operator,
+            on_behalf=on_behalf,
         ))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
     from uuid import UUID
+    from commandbus.commands.contents import FormerPayload, ShownReply
     from commandbus.commands.people import Identified, PersonEvent
     from commandbus.commands.search import Search
     from commandbus.commands.tail import AuditTail
@@ -76,6 +77,23 @@ class BlockingSearch(BlockingFacet["Search"]):
             domain, command_type=command_type, viewer=viewer, limit=limit, cursor=cursor,
         ))
 
+    def payload(self, domain: str, command_id: UUID) -> Any:
+        """The payload of a command with its secrets masked; None if it is gone."""
+        return self._bridge.run(self._facet.payload(domain, command_id))
+
+    def former_payloads(self, domain: str, command_id: UUID) -> list[FormerPayload]:
+        """What a command had before each edit, masked: the last 20, the newest first."""
+        return self._bridge.run(self._facet.former_payloads(domain, command_id))
+
+    def reply(self, domain: str, command_id: UUID) -> ShownReply:
+        """Where the reply of a command is, and what it says while it is there. It is left
+        there."""
+        return self._bridge.run(self._facet.reply(domain, command_id))
+
+    def meta(self, domain: str, command_id: UUID) -> dict[str, str] | None:
+        """What travels with a command beside its payload; None if that is nothing, or gone."""
+        return self._bridge.run(self._facet.meta(domain, command_id))
+
     def progress(self, domain: str, command_ids: Iterable[UUID]) -> dict[UUID, Progress]:
         """How far those of these commands have come that run, and whose handlers said so."""
         return self._bridge.run(self._facet.progress(domain, command_ids))
@@ -131,14 +149,6 @@ class BlockingSearch(BlockingFacet["Search"]):
     def domains(self, command_id: UUID) -> list[str]:
         """The domains that know this id."""
         return self._bridge.run(self._facet.domains(command_id))
-
-    def payload(self, domain: str, command_id: UUID) -> Any:
-        """The payload of a command with its secrets masked; None if it is gone."""
-        return self._bridge.run(self._facet.payload(domain, command_id))
-
-    def meta(self, domain: str, command_id: UUID) -> dict[str, str] | None:
-        """What travels with a command beside its payload; None if that is nothing, or gone."""
-        return self._bridge.run(self._facet.meta(domain, command_id))
 
     def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
         """Where in the code the last failure of a command was raised; None if code did not."""

@@ -49,9 +49,11 @@ class BlockingTokens(BlockingFacet["Tokens"]):
             user_id=user_id, include_ended=include_ended, limit=limit, cursor=cursor,
         ))
 
-    def revoke(self, token_id: str, *, actor: str | None = None) -> datetime:
+    def revoke(
+        self, token_id: str, *, reason: str | None = None, actor: str | None = None,
+    ) -> datetime:
         """End a token; services notice within five seconds. A second call changes nothing."""
-        return self._bridge.run(self._facet.revoke(token_id, actor=actor))
+        return self._bridge.run(self._facet.revoke(token_id, reason=reason, actor=actor))
 
     def split(self, text: str) -> tuple[str, str] | None:
         """The id and the secret of a token, or None if it is not written like one."""

@@ -113,7 +113,7 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
         return self._bridge.run(self._facet.seal_state())
 
     def chores(self, domains: Collection[str] | None = None) -> list[Chore]:
-        """When each chore was begun last; of chores of single domains those of these domains."""
+        """When each chore was begun last, and what it did; of single domains that of these."""
         return self._bridge.run(self._facet.chores(domains))
 
     def settings_overview(self) -> SettingsOverview:

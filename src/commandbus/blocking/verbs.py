@@ -132,9 +132,14 @@ class BlockingVerbs:
             domain, type=type, reason=reason, until=until, operator=operator,
         ))
 
-    def resume(self, domain: str, *, type: str | None = None, operator: str | None = None) -> bool:
+    def resume(
+        self, domain: str, *, type: str | None = None, reason: str | None = None,
+        operator: str | None = None,
+    ) -> bool:
         """End the pause of a domain, or of one of its types; False if there was none."""
-        return self._bridge.run(self._bus.resume(domain, type=type, operator=operator))
+        return self._bridge.run(self._bus.resume(
+            domain, type=type, reason=reason, operator=operator,
+        ))
 
     def set_priority(
         self, domain: str, command_ids: UUID | Sequence[UUID], priority: int, *,

@@ -129,15 +129,22 @@ class RabbitTransport:
             channel = self._channels.get(use)
             if channel is not None and not channel.is_closed:
                 return channel
-            if self._connection is None or self._connection.is_closed:
+            connection = self._connection
+            if connection is None or not self._is_connected():
                 await self.close()
-                self._connection = await aio_pika.connect(self._url, timeout=self._seconds)
+                connection = await aio_pika.connect(self._url, timeout=self._seconds)
+                self._connection = connection
             self._forget(use)
-            channel = self._channels[use] = await self._connection.channel(
+            channel = self._channels[use] = await connection.channel(
                 publisher_confirms=True, on_return_raises=True
             )
             self._opened += 1
             return channel
+
+    def _is_connected(self) -> bool:
+        # `is_closed` is only true of a connection that we ended, not after a broker was killed.
+        connection = self._connection
+        return connection is not None and connection.connected.is_set()
 
     def _forget(self, use: _Use) -> AbstractChannel | None:
         """A channel has ended, and what belonged to it."""
@@ -150,9 +157,9 @@ class RabbitTransport:
     async def _drop(self, use: _Use) -> None:
         """Give up one channel; the next call opens another."""
         channel = self._forget(use)
-        if self._connection is None or self._connection.is_closed:
-            await self.close()
-        elif channel is not None:
+        if channel is None or not self._is_connected():
+            await self.close()  # the next call opens a connection too
+        else:
             try:
                 await asyncio.wait_for(channel.close(), self._seconds)
             except _ERRORS:

@@ -18,6 +18,7 @@ from commandbus.cli.options import (
     OneCommand,
     Operator,
     Rate,
+    ReasonWhy,
     Wait,
     parse_rate,
     parse_uuid,
@@ -205,12 +206,15 @@ async def resume(
     *,
     rate: Rate = None,
     wait: Wait = True,
+    reason: ReasonWhy = None,
     operator: Operator = None,
 ) -> View:
     """Continue a bulk operation that was stopped, or whose process has ended."""
     wanted, pace = check_uuid(operation_id, "operation id"), parse_rate(rate)
     async with frame.open() as session:
-        operation = await session.bus.bulk.resume(wanted, rate=pace, operator=operator)
+        operation = await session.bus.bulk.resume(
+            wanted, rate=pace, reason=reason, operator=operator
+        )
         return await _see_through(frame, session, operation, wait)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from commandbus.cli.frame import Frame, View
-from commandbus.cli.options import Domain, Operator
+from commandbus.cli.options import Domain, Operator, ReasonWhy
 from commandbus.cli.timing import parse_duration, parse_time
 from commandbus.errors import InvalidInputError
 
@@ -52,11 +52,18 @@ async def pause(
 
 
 async def resume(
-    frame: Frame, domain: Domain, *, command_type: OfType = None, operator: Operator = None
+    frame: Frame,
+    domain: Domain,
+    *,
+    command_type: OfType = None,
+    reason: ReasonWhy = None,
+    operator: Operator = None,
 ) -> View:
     """End the pause of a domain, or of one of its command types."""
     async with frame.open() as session:
-        was_paused = await session.bus.resume(domain, type=command_type, operator=operator)
+        was_paused = await session.bus.resume(
+            domain, type=command_type, reason=reason, operator=operator
+        )
     what = domain if command_type is None else f"{command_type} of {domain}"
     text = f"{what} is resumed" if was_paused else f"{what} was not paused"
     return View.line(text, domain=domain, type=command_type, was_paused=was_paused)

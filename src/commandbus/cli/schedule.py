@@ -18,6 +18,7 @@ from commandbus.cli.options import (
     Meta,
     Operator,
     Payload,
+    ReasonWhy,
     parse_meta,
     parse_uuid,
 )
@@ -181,12 +182,13 @@ async def resume(
     catch_up: Annotated[
         bool, typer.Option("--catch-up", help="Treat the ticks of the pause as missed ones.")
     ] = False,
+    reason: ReasonWhy = None,
     operator: Operator = None,
 ) -> View:
     """Let a schedule fire again."""
     async with frame.open() as session:
         found = await session.bus.schedules.resume(
-            domain, name, catch_up=catch_up, operator=operator
+            domain, name, catch_up=catch_up, reason=reason, operator=operator
         )
     text = f"Schedule {text_of(name)} of {text_of(domain)} is {found.status}; {_next(found)}."
     return View(_document(found), partial(say, text))
@@ -201,22 +203,30 @@ async def trigger(
     command_id: Annotated[
         str | None, typer.Option("--id", metavar="UUID", help="The id; a repeat sends nothing.")
     ] = None,
+    reason: ReasonWhy = None,
     operator: Operator = None,
 ) -> View:
     """Send the command of a schedule now, and print its id. No tick is moved."""
     wanted = parse_uuid(command_id, "--id")
     async with frame.open() as session:
         sent = await session.bus.schedules.trigger(
-            domain, name, command_id=wanted, operator=operator
+            domain, name, command_id=wanted, reason=reason, operator=operator
         )
     return View({"command_id": sent}, partial(print, sent))
 
 
 @command(schedule, "delete")
-async def delete(frame: Frame, domain: Domain, name: Name, *, operator: Operator = None) -> View:
+async def delete(
+    frame: Frame,
+    domain: Domain,
+    name: Name,
+    *,
+    reason: ReasonWhy = None,
+    operator: Operator = None,
+) -> View:
     """Remove a schedule; the commands that it has sent stay."""
     async with frame.open() as session:
-        if not await session.bus.schedules.delete(domain, name, operator=operator):
+        if not await session.bus.schedules.delete(domain, name, reason=reason, operator=operator):
             raise CommandBusError(
                 f"no schedule {name!r} in domain {domain!r}; `commandbus schedule list` lists "
                 "what there is"

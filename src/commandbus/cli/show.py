@@ -28,10 +28,16 @@ from commandbus.cli.output import (
     styled_status,
     text_of,
 )
+from commandbus.commands.contents import FormerPayload, ShownReply
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import AuditEvent, CommandMetadata, Progress
 from commandbus.worker.stacks import place_of
 
+#: What is said of a reply, behind the name of its queue.
+REPLY_WORDS = {
+    "waiting": ", waits to be taken", "leased": ", is being read", "taken": ", taken",
+    "gone": ", taken or removed by retention", "unknown": ", not found there",
+}  # fmt: skip
 #: Events of one command that are read.
 MAX_EVENTS = 1_000
 
@@ -66,7 +72,9 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
         raise CommandNotFoundError(domain, command_id)
     events = await session.bus.get_audit_trail(domain, command_id, limit=MAX_EVENTS)
     document: dict[str, Any] = {"command": found, "events": _steps(found, events)}
-    document["sentence"] = (await session.bus.troubleshooting.life(domain, command_id)).sentence
+    life = await session.bus.troubleshooting.life(domain, command_id)
+    document |= {"sentence": life.sentence, "reply_state": life.facts.reply}
+    document["trace_id"] = life.facts.trace_id
     if found.leased_by is not None:
         told = await session.bus.search.progress(domain, [command_id])
         document["progress"] = told.get(command_id)
@@ -77,6 +85,8 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
         document["payload"] = parse_json(text, "the payload")
     elif shown.payload:
         document["payload"] = await session.bus.search.payload(domain, command_id)
+        document["former_payloads"] = await session.bus.search.former_payloads(domain, command_id)
+        document["reply"] = await session.bus.search.reply(domain, command_id)
     return document
 
 
@@ -105,7 +115,9 @@ def print_command(document: dict[str, Any], shown: Shown) -> None:
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
     say(escaped(document["sentence"]))
     told: Progress | None = document.get("progress")
-    facts = [*_facts(command), *([] if told is None else [("progress", progress_text(told))])]
+    facts = _facts(command, document["reply_state"])
+    facts += [] if told is None else [("progress", progress_text(told))]
+    facts += [("trace", document["trace_id"])] if document["trace_id"] else []
     meta: dict[str, str] = document["meta"] or {}
     facts += [(escaped(f"meta {key}"), escaped(value)) for key, value in meta.items()]
     print_fields([*facts, *_failure(command, document["stack"])])
@@ -117,23 +129,35 @@ def print_command(document: dict[str, Any], shown: Shown) -> None:
         print_stack(document["stack"])
     elif shown.stack:
         say("\nNo code raised an error, or it was before stacks were kept: there is no stack.")
-    if "payload" not in document:
-        return
+    if "payload" in document:
+        _print_contents(document)
+
+
+def _print_contents(document: dict[str, Any]) -> None:
+    """The payload, those before it was edited, and the reply, as far as they are there."""
     if document["payload"] is None:
         say("\nThe payload is gone: the message of a finished command is deleted.")
     else:
         say("\n[bold]Payload[/]")
         print_json(document["payload"])
+    former: list[FormerPayload] = document.get("former_payloads", [])
+    for each in former:
+        say(f"\n[bold]Payload before[/] {moment(each.replaced_at)}, {text_of(each.replaced_by)}")
+        say("It is not kept any more.") if each.payload is None else print_json(each.payload)
+    reply: ShownReply | None = document.get("reply")
+    if reply is not None and reply.outcome is not None:
+        say("\n[bold]Reply[/]")
+        print_json({"outcome": reply.outcome, "data": reply.data, "error": reply.error})
 
 
-def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
+def _facts(command: CommandMetadata, reply_state: str) -> list[tuple[str, str]]:
     facts = [
         ("domain", command.domain),
         ("status", styled_status(command.status)),
         ("attempts", f"{command.attempts} of {command.max_attempts}"),
         ("sent", moment(command.created_at)),
         ("correlation", str(command.correlation_id)),
-        ("replies to", text_of(command.reply_queue)),
+        ("replies to", f"{text_of(command.reply_queue)}{REPLY_WORDS.get(reply_state, '')}"),
     ]
     if command.batch_id is not None:
         facts.append(("batch", str(command.batch_id)))

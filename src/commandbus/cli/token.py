@@ -12,7 +12,7 @@ import typer
 from commandbus.access.model import ApiToken, Scope
 from commandbus.access.peppers import NAME as PEPPER
 from commandbus.cli.frame import Frame, View, command, page_view
-from commandbus.cli.options import LongListing, Operator
+from commandbus.cli.options import LongListing, Operator, ReasonWhy
 from commandbus.cli.output import Column, Table, jsonable, moment, say, text_of
 from commandbus.keys import Keys
 from commandbus.upkeep.retention import parse_age
@@ -104,11 +104,12 @@ async def revoke(
     frame: Frame,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The id, as the list shows it.")],
     *,
+    reason: ReasonWhy = None,
     operator: Operator = None,
 ) -> View:
     """End a token. Services that run notice within five seconds."""
     async with frame.open() as session:
-        revoked_at = await session.bus.tokens.revoke(token_id, actor=operator)
+        revoked_at = await session.bus.tokens.revoke(token_id, reason=reason, actor=operator)
     text = f"Token {text_of(token_id)} is revoked since {moment(revoked_at)}."
     return View.line(text, token_id=token_id, revoked_at=revoked_at)
 

@@ -97,12 +97,18 @@ _WORKERS = Table[WorkerOverview](
     empty="No workers. `commandbus worker` starts one.",
 )
 
+
+def _rows(load: LoadOverview) -> str:
+    rows = f"{load.rows_committed:,}"
+    return rows if load.rows_expected is None else f"{rows} of {load.rows_expected:,}"
+
+
 _LOADS = Table[LoadOverview](
     Column("BATCH", lambda each: each.batch_id),
     Column("DOMAIN", lambda each: each.domain),
     Column("SOURCE", lambda each: text_of(each.source), may_fold=True),
     Column("STATUS", lambda each: styled_status(each.status)),
-    Column("ROWS", lambda each: f"{each.rows_committed:,}", is_number=True),
+    Column("ROWS", _rows, is_number=True),
     Column("QUEUED", lambda each: f"{each.rows_dispatched:,}", is_number=True),
     Column("ROWS/S", lambda each: "" if each.rate is None else f"{each.rate:,.0f}", is_number=True),
     Column("CHECKPOINT", lambda each: each.checkpoint_at),

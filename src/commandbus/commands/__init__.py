@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from commandbus.commands.contents import FormerPayload, ReplyState, ShownReply
     from commandbus.commands.ordering import KeyPlace, OnPark, OrderingKey, OrderingKeys
     from commandbus.commands.people import Identified, PersonEvent
     from commandbus.commands.replies import LeasedReply
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditTail",
+    "FormerPayload",
     "Identified",
     "KeyPlace",
     "LeasedReply",
@@ -21,7 +23,9 @@ __all__ = [
     "OrderingKey",
     "OrderingKeys",
     "PersonEvent",
+    "ReplyState",
     "Search",
+    "ShownReply",
 ]
 
 _HOMES = {
@@ -30,6 +34,7 @@ _HOMES = {
     "LeasedReply": "replies",
     "PersonEvent": "people",
     "Search": "search",
+    **dict.fromkeys(("FormerPayload", "ReplyState", "ShownReply"), "contents"),
     **dict.fromkeys(("KeyPlace", "OnPark", "OrderingKey", "OrderingKeys"), "ordering"),
 }
 

@@ -12,9 +12,9 @@ from uuid import UUID
 from commandbus.database.store import Store
 from commandbus.flow import check_key
 from commandbus.models import CommandStatus, Viewer
-from commandbus.names import check_choice, check_domain, check_operator, check_text, check_uuid
+from commandbus.names import check_choice, check_domain, check_operator, check_uuid
 from commandbus.paging import Page, check_page, page_of, position_of, read_moment
-from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.reasons import check_reason
 
 #: Of a reason, as elsewhere.
 MAX_REASON_LENGTH = 1_000
@@ -128,7 +128,7 @@ class OrderingKeys:
             domain,
             check_key(ordering_key, "ordering_key"),
             check_operator(operator),
-            _reason(reason),
+            check_reason(reason, max_length=MAX_REASON_LENGTH),
             None if expected is None else check_uuid(expected, "expected"),
         )
         stepped_over: UUID = await self._store.gateway.value(_SKIP, params, domain=domain)
@@ -151,15 +151,9 @@ class OrderingKeys:
         await self._store.set_key_policy(
             check_domain(domain),
             policy.value,
-            reason=_reason(reason),
+            reason=check_reason(reason, max_length=MAX_REASON_LENGTH),
             actor=check_operator(operator),
         )
-
-
-def _reason(reason: str | None) -> str | None:
-    if reason is None:
-        return None
-    return redact_text(check_text(reason, "reason", max_length=MAX_REASON_LENGTH))
 
 
 def _key_of(

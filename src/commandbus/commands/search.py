@@ -6,20 +6,20 @@ page then says in `searched_to` how far it looked, and the next call continues t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
 import orjson
 
+from commandbus.commands.contents import Contents, SecretKeys
 from commandbus.commands.people import People, audit_criteria, check_ids, check_range
 from commandbus.commands.tail import AuditTail
 from commandbus.commands.timetable import Timetable
 from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, COMMANDS_WHERE, command_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
-from commandbus.meta import decode_meta, shown_meta
 from commandbus.models import (
     EVERYTHING,
     AuditEvent,
@@ -47,10 +47,6 @@ from commandbus.paging import (
     read_moment,
     read_number,
 )
-from commandbus.privacy.redaction import redact_payload
-
-#: The keys of a payload that are secret, by domain and command type.
-SecretKeys = Callable[[str, str], frozenset[str]]
 
 #: Rows that one call of a search reads at most.
 SCAN_LIMIT = 100_000
@@ -78,7 +74,7 @@ _FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
-class Search(Timetable, People):
+class Search(Contents, Timetable, People):
     """Searches that never read a whole table. `bus.search`; all but `progress` need PostgreSQL."""
 
     def __init__(self, store: Store, secret_keys: SecretKeys) -> None:
@@ -212,22 +208,6 @@ class Search(Timetable, People):
         """The domains that know this id."""
         rows = await self._store.gateway.rows(_FIND_DOMAINS, (check_uuid(command_id),))
         return [row[0] for row in rows]
-
-    async def payload(self, domain: str, command_id: UUID) -> Any:
-        """The payload of a command with its secrets masked; None if it is gone."""
-        wanted = check_uuid(command_id)
-        found = await self._store.marked_payload(check_domain(domain), wanted)
-        if found is None:
-            raise CommandNotFoundError(domain, wanted)
-        if found.data is None:
-            return None
-        marked = found.secret_keys | self._secret_keys(domain, found.command_type)
-        return redact_payload(orjson.loads(found.data), marked)
-
-    async def meta(self, domain: str, command_id: UUID) -> dict[str, str] | None:
-        """What travels with a command beside its payload; None if that is nothing, or gone."""
-        text = await self._store.get_meta(check_domain(domain), check_uuid(command_id))
-        return shown_meta(decode_meta(text))
 
     async def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
         """Where in the code the last failure of a command was raised; None if code did not."""

@@ -25,6 +25,8 @@ SLICE = 20
 #: Chunks of this size are packed. A known id is then an error in the server's log, so what single
 #: senders share is not: there a repeat is nothing special.
 PACKED_FROM = 500
+#: The size of the first chunk, which the server waits for; that of the next ones doubles.
+FIRST = 500
 
 OFFER: LiteralString = (
     "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid), cast(%s as text))"
@@ -78,30 +80,33 @@ class ChunkSender:
         self._gateway = gateway
         self._actor = actor
         self._domain = domain
-        self._size = gateway.settings.send_chunk_size
+        self._most = gateway.settings.send_chunk_size
+        self._size = min(FIRST, self._most)
         self._batch_id = batch_id
         self._skips_known = skips_known
+        #: Commands that were taken from the caller, and are in no chunk yet.
+        self._taken: list[NewCommand] = []
         self._before = 0
         #: The places of what was left out because its id is known, from 1.
         self.left_out: list[int] = []
         #: Not where ids must be looked for in all domains: send_packed does not.
-        self._packs = gateway.settings.command_id_scope == "domain"
+        self._packs = not skips_known and gateway.settings.command_id_scope == "domain"
 
     async def send(self, conn: Connection, commands: Iterable[NewCommand]) -> None:
         """Send all or, on any error, none. The next chunk is made ready while the server works."""
         waiting = iter(commands)
         chunk: _Chunk | None
-        following: _Chunk | None
-        if isinstance(commands, list) and 0 < len(commands) <= self._size:
+        if isinstance(commands, list) and 0 < len(commands) <= min(PACKED_FROM - 1, self._most):
             # What single senders share: nothing to divide, so the event loop is not asked to wait.
-            chunk, following = self._ready(commands), None
+            chunk = self._document(commands)
         else:
-            chunk, following = await self._next_chunk(waiting), await self._next_chunk(waiting)
+            chunk = await self._next_chunk(waiting)
+            self._taken = self._taken or list(islice(waiting, min(SLICE, self._most)))
         if chunk is None:
             return
         at_work = chunk
         try:
-            if following is None:
+            if not self._taken:
                 await self._call(conn, chunk)  # a transaction of its own
                 return
             async with conn.transaction():
@@ -109,7 +114,7 @@ class ChunkSender:
                     at_work = chunk
                     sending = asyncio.create_task(self._call(conn, chunk))
                     try:
-                        chunk, following = following, await self._next_chunk(waiting)
+                        chunk = await self._next_chunk(waiting)
                     finally:
                         # Whatever went wrong meanwhile, the connection is free only after this.
                         await asyncio.wait([sending])
@@ -125,27 +130,50 @@ class ChunkSender:
             raise_if_known(self._domain, rows[0][0])
 
     async def _next_chunk(self, commands: Iterator[NewCommand]) -> _Chunk | None:
+        """The next commands, encoded slice by slice once it is known how.
+
+        Thousands of prepared commands at once would be so many objects that the garbage collector
+        looks through all that the process has.
+        """
+        size, self._size = self._size, min(2 * self._size, self._most)
         chunk: list[NewCommand] = []
-        while len(chunk) < self._size:
+        ids: list[UUID] = []
+        parts: list[encoding.Packed] = []
+        may_pack = self._packs
+        while len(chunk) + len(ids) < size:
             await asyncio.sleep(0)
-            piece = list(islice(commands, min(SLICE, self._size - len(chunk))))
-            chunk += piece
+            taken = min(SLICE, size - len(chunk) - len(ids))
+            piece = self._taken or list(islice(commands, taken))
+            self._taken = []
             if not piece:
                 break
-        return self._ready(chunk) if chunk else None
+            if not parts:
+                chunk += piece
+                if not may_pack or len(chunk) < PACKED_FROM:
+                    continue
+                piece, may_pack = chunk, False
+            if any(command.flow is not None for command in piece):
+                if not parts:
+                    continue  # a chunk that is not packed
+                self._taken = piece  # for the next one
+                break
+            ids += [command.command_id for command in piece]
+            parts.append(encoding.packed(piece))
+            chunk = []
+        if parts:
+            return self._ready(ids, _SEND_PACKED, encoding.joined(parts))
+        return self._document(chunk) if chunk else None
 
-    def _ready(self, chunk: list[NewCommand]) -> _Chunk:
+    def _document(self, chunk: list[NewCommand]) -> _Chunk:
         ids = [command.command_id for command in chunk]
-        document: Row
-        before, self._before = self._before, self._before + len(chunk)
-        if self._skips_known:
-            statement, document = OFFER_NEW, (encoding.sends(chunk),)
-        elif self._packs and len(chunk) >= PACKED_FROM and all(c.flow is None for c in chunk):
-            statement, document = _SEND_PACKED, encoding.packed(chunk)
-        else:
-            statement, document = OFFER, (encoding.sends(chunk),)
-        params = (self._domain, *document, self._batch_id, self._actor)
-        return _Chunk(ids, statement, params, before)
+        statement = OFFER_NEW if self._skips_known else OFFER
+        return self._ready(ids, statement, (encoding.sends(chunk),))
+
+    def _ready(self, ids: list[UUID], statement: LiteralString, document: Row) -> _Chunk:
+        before, self._before = self._before, self._before + len(ids)
+        return _Chunk(
+            ids, statement, (self._domain, *document, self._batch_id, self._actor), before
+        )
 
     async def _duplicates(
         self, conn: Connection, chunk: _Chunk, error: psycopg.Error

@@ -37,8 +37,12 @@ def sends(commands: Iterable[NewCommand]) -> str:
     return dump([_send(command) for command in commands])
 
 
-def packed(commands: Sequence[NewCommand]) -> tuple[str, str, str, str, str, str]:
-    """What send_packed takes: five lists and the messages, one line each. Names have no commas."""
+#: Five lists, separated by commas, and the messages, one line each.
+Packed = tuple[str, str, str, str, str, str]
+
+
+def packed(commands: Sequence[NewCommand]) -> Packed:
+    """What send_packed takes. Names have no commas."""
     return (
         ",".join([command.command_id.hex for command in commands]),
         ",".join([command.command_type for command in commands]),
@@ -47,6 +51,13 @@ def packed(commands: Sequence[NewCommand]) -> tuple[str, str, str, str, str, str
         ",".join([str(command.max_attempts) for command in commands]),
         b"\n".join([_message(command) for command in commands]).decode(),
     )
+
+
+def joined(parts: Sequence[Packed]) -> Packed:
+    """The same of all parts, in their order."""
+    *lists, messages = zip(*parts, strict=True)
+    ids, types, replies, relations, limits = (",".join(each) for each in lists)
+    return ids, types, replies, relations, limits, "\n".join(messages)
 
 
 def alone(command: NewCommand) -> tuple[UUID, str, str, UUID, int, str]:

@@ -19,13 +19,15 @@ _PAUSE: LiteralString = (
     "select {schema}.pause_domain(%s, cast(%s as text), coalesce(cast(%s as timestamptz),"
     " clock_timestamp() + make_interval(secs => cast(%s as float8))), cast(%s as text))"
 )
-_RESUME: LiteralString = "select {schema}.resume_domain(%s, cast(%s as text))"
+_RESUME: LiteralString = "select {schema}.resume_domain(%s, cast(%s as text), cast(%s as text))"
 _PAUSE_TYPE: LiteralString = (
     "select {schema}.pause_type(%s, cast(%s as text), cast(%s as text),"
     " coalesce(cast(%s as timestamptz),"
     " clock_timestamp() + make_interval(secs => cast(%s as float8))), cast(%s as text))"
 )
-_RESUME_TYPE: LiteralString = "select {schema}.resume_type(%s, cast(%s as text), cast(%s as text))"
+_RESUME_TYPE: LiteralString = (
+    "select {schema}.resume_type(%s, cast(%s as text), cast(%s as text), cast(%s as text))"
+)
 _PAUSES: LiteralString = (
     "select p.domain, p.paused_at, p.paused_until, p.paused_by, p.pause_reason"
     ", cast(null as text) from {schema}.paused_domains(cast(%s as text[])) p"
@@ -81,10 +83,17 @@ class PostgresFlow:
         else:
             await self.gateway.rows(_PAUSE_TYPE, (domain, command_type, *params), domain=domain)
 
-    async def resume(self, domain: str, command_type: str | None, *, actor: str | None) -> bool:
+    async def resume(
+        self,
+        domain: str,
+        command_type: str | None,
+        *,
+        actor: str | None,
+        reason: str | None = None,
+    ) -> bool:
         if command_type is None:
-            return bool(await self.gateway.value(_RESUME, (domain, actor), domain=domain))
-        params = (domain, command_type, actor)
+            return bool(await self.gateway.value(_RESUME, (domain, actor, reason), domain=domain))
+        params = (domain, command_type, actor, reason)
         was_paused = bool(await self.gateway.value(_RESUME_TYPE, params, domain=domain))
         # In chunks; a chore does the same, should this be interrupted.
         while await self.gateway.value(_RELEASE, (domain,), domain=domain):

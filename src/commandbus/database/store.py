@@ -237,7 +237,14 @@ class Store(Protocol):
     ) -> None:
         """Lease nothing of a domain, or of one type, until `resume` or its end."""
 
-    async def resume(self, domain: str, command_type: str | None, *, actor: str | None) -> bool:
+    async def resume(
+        self,
+        domain: str,
+        command_type: str | None,
+        *,
+        actor: str | None,
+        reason: str | None = None,
+    ) -> bool:
         """End a pause; False if there was none."""
 
     async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:

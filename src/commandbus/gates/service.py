@@ -14,10 +14,9 @@ from commandbus.names import (
     check_domain,
     check_operator,
     check_reach,
-    check_text,
 )
 from commandbus.paging import check_page
-from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.reasons import check_reason
 
 #: The largest number of places, leases and burst.
 MAX_NUMBER = 1_000_000
@@ -85,7 +84,7 @@ class ExecutionLimits:
                 None if rate is None else check_seconds(per, "per", 0.001, 31_622_400.0),
                 None if burst is None else _number(burst, "burst", 1.0),
                 check_operator(operator),
-                _reason(reason),
+                check_reason(reason, max_length=MAX_REASON_LENGTH),
             ),
             domain=domain,
         )
@@ -101,7 +100,8 @@ class ExecutionLimits:
     ) -> bool:
         """Remove a limit, and make due what waits for it; False if there was none."""
         kind = None if type is None else check_command_type(type)
-        params = (check_domain(domain), kind, per_key, check_operator(operator), _reason(reason))
+        why = check_reason(reason, max_length=MAX_REASON_LENGTH)
+        params = (check_domain(domain), kind, per_key, check_operator(operator), why)
         was_there = bool(await self._store.gateway.value(_CLEAR, params, domain=domain))
         # In chunks; a chore does the same, should this be interrupted.
         while await self._store.gateway.value(_RELEASE, (domain,), domain=domain):
@@ -145,9 +145,3 @@ def _number(value: object, name: str, low: float) -> float:
     if not is_number or not (value == 0 or low <= value <= MAX_NUMBER):  # type: ignore[operator]
         raise InvalidInputError(f"{name} is {value!r}; use {low:g} to {MAX_NUMBER:,}")
     return float(value)  # type: ignore[arg-type]
-
-
-def _reason(value: str | None) -> str | None:
-    if value is None:
-        return None
-    return redact_text(check_text(value, "reason", max_length=MAX_REASON_LENGTH))

@@ -43,6 +43,9 @@ FULL_SECONDS = 0.5
 _HANDED_OVER: LiteralString = (
     "select * from {schema}.handed_over(%s, cast(%s as uuid[]), cast(%s as bigint[]))"
 )
+_STILL_OUT: LiteralString = (
+    "select * from {schema}.still_out(%s, cast(%s as uuid[]), cast(%s as bigint[]))"
+)
 
 
 async def leases_out(store: Store, domain: str, leases: Sequence[tuple[UUID, int]]) -> list[Lease]:
@@ -105,8 +108,12 @@ class Carrier(Loop):
             return POLL_SECONDS[1]
         if len(self._open) >= self._at_once:
             # Results may have come to another process, and leases may have lapsed.
-            left = await leases_out(self._store, self._domain, [*self._open.items()])
-            self._open = {lease.command_id: lease.lease_epoch for lease in left}
+            ids, leases_of = [*self._open], [*self._open.values()]
+            self._open = dict(
+                await self._store.gateway.rows(
+                    _STILL_OUT, (self._domain, ids, leases_of), domain=self._domain
+                )
+            )
             if len(self._open) >= self._at_once:
                 return FULL_SECONDS
         # Taken before, so that the end that is told is never later than the real one.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn, TypedDict, Unpack, overload
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,18 +30,24 @@ from commandbus.http.budgets import Budgets, Patience
 from commandbus.http.context import ContextMiddleware
 from commandbus.http.metrics import new_metrics
 from commandbus.http.mounting import BusOfRequest, MountedApp, router_of
-from commandbus.http.openapi import add_openapi
+from commandbus.http.openapi import add_openapi, operation_of
 from commandbus.http.peers import LocalPeersMiddleware
 from commandbus.http.platform import Platform
 from commandbus.http.problems import problem_of_http, problem_of_validation
 from commandbus.http.protection import CallerMiddleware, CountMiddleware, FramingMiddleware
 from commandbus.http.reading import CursorMiddleware, HeadMiddleware
-from commandbus.http.routes import API_ROUTERS, health
-from commandbus.http.routes.governed import governed_routers
+from commandbus.http.routing import (
+    API,
+    add_routes,
+    api_routes,
+    governed_routes,
+    guarded_metrics,
+    health_routes,
+    public_metrics,
+)
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
 
-API = "/api/v1"
 #: Paths of the console that need no caller.
 CONSOLE_PUBLIC = frozenset({"/", "/console", "/console/assets/{name}", "/console/sign-in", "/docs"})
 DESCRIPTION = (
@@ -88,7 +94,8 @@ def create_app(
     declared later have no routes. `console` says whether there is the console, a web page under
     /console; None: if its extra is installed. `console_auth` finds the caller of a request to the
     console by the application's own sign-in; without it people sign in with a token.
-    The bus is not opened and not closed here.
+    The bus is not opened and not closed here. What the framework makes of our routes is shared by
+    the apps of a process: what patches the framework does it before the first one.
     """
     _check(options)
     if not isinstance(bus, CommandBus):
@@ -133,7 +140,7 @@ def _build(
         docs_url=None,  # its page would need scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: str(route.name),
+        generate_unique_id_function=operation_of,
     )
     budgets, metrics = Budgets(settings), new_metrics(bus.governance.types)
     polls = LongPolls(budgets.waiting, settings)
@@ -161,16 +168,15 @@ def _build(
 
 
 def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) -> None:
-    for router in (*API_ROUTERS, *routers):
-        app.include_router(router, prefix=f"{here.prefix}{API}")
-    app.include_router(health.router, prefix=here.prefix)
-    guard = [] if here.settings.metrics_public else [Depends(health.reads_all_domains)]
-    app.include_router(health.metrics_router, prefix=here.prefix, dependencies=guard)
+    prefix = here.prefix
+    add_routes(app, api_routes(prefix))
+    for router in routers:
+        app.include_router(router, prefix=f"{prefix}{API}")
+    add_routes(app, health_routes(prefix))
+    metrics = public_metrics if here.settings.metrics_public else guarded_metrics
+    add_routes(app, metrics(prefix))
     if here.bus.governance.is_available:
-        own = [each.path for router in API_ROUTERS for each in routes_of(router)]
-        types = here.bus.governance.types.all()
-        for router in governed_routers(types, [f"{API}{path}" for path in own]):
-            app.include_router(router, prefix=here.prefix)
+        add_routes(app, governed_routes(prefix, here.bus.governance.types.all()))
 
 
 def _add_console(

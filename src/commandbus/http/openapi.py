@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from commandbus.http.auth.scopes import Requirements, Requires
 from commandbus.http.problems import MEDIA_TYPE, Kind
@@ -20,6 +21,11 @@ _WITH_BODY = (
     Kind.REQUEST_TIMEOUT, Kind.CONFLICT, Kind.PAYLOAD_TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE,
 )  # fmt: skip
 _CHANGING = frozenset({"POST", "PUT", "DELETE", "PATCH"})
+
+
+def operation_of(route: APIRoute) -> str:
+    """The operationId of a route."""
+    return str(route.name)
 
 
 def add_openapi(app: FastAPI, required: Requirements) -> None:

@@ -24,7 +24,7 @@ _NO_FILES = frozenset({"stdin", "list", "tuple", "generator", "async_generator",
 
 # Of the last checkpoints: when they were, and how fast they came; the oldest tells the beginning.
 _COLUMNS: LiteralString = (
-    "select l.batch_id, l.domain, l.source, l.start_mode, l.status, l.rows_committed,"
+    "select l.batch_id, l.domain, l.source, l.start_mode, l.status, l.rows_committed, l.rows_total,"
     " l.rows_dispatched, l.checkpoints_done, k.rate, l.last_error, l.created_at, k.last_at,"
     " cast(extract(epoch from clock_timestamp() - l.updated_at) as float8),"
     " b.name, b.created_by, b.status"
@@ -63,8 +63,11 @@ class LoadOverview:
     source: str
     start: LoadStart
     status: LoadStatus
-    #: Rows that are in the database, and those of them that are queued.
+    #: Rows that are in the database.
     rows_committed: int
+    #: Rows of the source; None: it has no length, or a version that did not tell it began the load.
+    rows_total: int | None
+    #: Rows that are queued.
     rows_dispatched: int
     checkpoints_done: int
     #: Rows per second over its last checkpoints; None: there are fewer than two.
@@ -86,6 +89,11 @@ class LoadOverview:
         return self.status in {LoadStatus.LOADING, LoadStatus.FAILED} or (
             self.status is LoadStatus.SEALED and self.rows_dispatched < self.rows_committed
         )
+
+    @property
+    def rows_expected(self) -> int | None:
+        """Of how many rows those are that are in, while it is not complete; None: not known."""
+        return None if self.status is LoadStatus.SEALED else self.rows_total
 
     @property
     def is_interrupted(self) -> bool:

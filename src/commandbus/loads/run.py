@@ -53,6 +53,8 @@ FIRST_SIZE, SMALLEST_SIZE, LARGEST_SIZE = 1_000, 100, 10_000
 TARGET_SECONDS = 0.5
 #: A checkpoint also ends here, so that large payloads do not fill the memory.
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
+#: The largest number of rows that is told to those who look.
+MAX_TOTAL = 2**31 - 1
 #: How long a step is repeated while the database cannot be reached.
 RETRY_SECONDS = 60.0
 #: First and longest pause between two such tries.
@@ -66,6 +68,7 @@ _LOAD_CHUNK: LiteralString = (
 _LOAD_CHUNK_FOR: LiteralString = (
     "select {schema}.load_chunk_for(%s, %s, %s, %s, cast(%s as jsonb), %s, cast(%s as jsonb))"
 )
+_NOTE_TOTAL: LiteralString = "select {schema}.note_load_total(%s, %s, %s)"
 _SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, %s, cast(%s as text))"
 DISPATCH_LOAD: LiteralString = "select {schema}.dispatch_load(%s, %s, %s)"
 _ROW_OF_LOAD: LiteralString = (
@@ -201,6 +204,8 @@ class LoadRun:
             )
 
     async def _load_rows(self) -> None:
+        if self._reader.total is not None:
+            await self._insist(_NOTE_TOTAL, min(self._reader.total, MAX_TOTAL))
         began, before = time.monotonic(), self._rows
         is_queueing = self._load.start is LoadStart.AS_IT_LOADS
         while await self._next_chunk(self._size(is_queueing=is_queueing)):

@@ -32,16 +32,26 @@ from commandbus.names import (
     check_domain,
     check_operator,
     check_reach,
-    check_text,
     check_uuid,
     new_id,
 )
 from commandbus.paging import Page, check_page, page_of, position_of
-from commandbus.privacy.redaction import redact_payload, redact_text
+from commandbus.privacy.reasons import check_reason
+from commandbus.privacy.redaction import redact_payload
 from commandbus.privacy.values import MASK
 from commandbus.schedules.checks import check_schedule_name, check_spec
 from commandbus.schedules.keepers import keepers_of
 from commandbus.schedules.model import Missed, Overlap, Schedule, ScheduleTime
+from commandbus.schedules.statements import (
+    DATA,
+    DELETE,
+    FIND,
+    PAGE,
+    PAUSE,
+    PUT,
+    RESUME,
+    TRIGGER,
+)
 from commandbus.schedules.ticks import (
     MISSED_AFTER,
     check_time,
@@ -57,39 +67,6 @@ MAX_PREVIEW = 1_000
 TRIES = 10
 
 #: In the order of Schedule.
-_COLUMNS: LiteralString = (
-    "s.schedule_id, s.domain, s.name, s.command_type, s.cron, s.timezone, s.every_seconds, s.at,"
-    " s.counted_from, s.missed, s.missed_cap, s.overlap, s.jitter_seconds, s.expires_in_seconds,"
-    " s.priority, s.ordering_key, s.reply_to, s.max_attempts, s.next_tick_at, s.last_tick_at,"
-    " s.last_command_id, s.last_error, s.version, s.created_by, s.created_at, s.updated_by,"
-    " s.updated_at, s.paused_at, s.paused_by, s.pause_reason, s.on_behalf ->> 'user', s.meta"
-)
-_FIND: LiteralString = (
-    "select clock_timestamp(), "  # noqa: S608  (literals only)
-    + _COLUMNS
-    + " from (select 1) one left join {schema}.command_bus_schedule s"
-    " on s.domain = %s and s.name = %s"
-)
-_PAGE: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + _COLUMNS
-    + " from {schema}.command_bus_schedule s"
-    " where (cast(%s as text[]) is null or s.domain = any(cast(%s as text[])))"
-    " and (cast(%s as text) is null or (s.domain, s.name) > (%s, %s))"
-    " order by s.domain, s.name limit %s"
-)
-_PUT: LiteralString = (
-    "select {schema}.put_schedule(%s, %s, %s, cast(%s as jsonb), cast(%s as timestamptz),"
-    " cast(%s as timestamptz), cast(%s as bigint), %s, cast(%s as jsonb))"
-)
-_DATA: LiteralString = "select name, data from {schema}.schedule_data(%s, cast(%s as text[]))"
-_PAUSE: LiteralString = "select {schema}.pause_schedule(%s, %s, %s, %s)"
-_RESUME: LiteralString = (
-    "select {schema}.resume_schedule(%s, %s, %s, cast(%s as timestamptz), %s, %s)"
-)
-_DELETE: LiteralString = "select {schema}.delete_schedule(%s, %s, %s)"
-_TRIGGER: LiteralString = "select {schema}.trigger_schedule(%s, %s, %s, %s, cast(%s as jsonb))"
-
 SecretKeys = Callable[[str, str], Awaitable[frozenset[str]]]
 
 
@@ -191,7 +168,7 @@ class Schedules:
                 "at": time.at,
             }  # fmt: skip
             verdict = await self._store.gateway.value(
-                _PUT,
+                PUT,
                 (
                     *place, new_id(), encoding.dump(spec | times), following, time.counted_from,
                     None if known is None else known.version, actor, for_whom,
@@ -233,7 +210,7 @@ class Schedules:
         bound = domain if domains is None else (domain, places)
         last_domain, last_name = position_of(cursor, bound, _read_place) or (None, None)
         params = (places, places, last_domain, last_domain, last_name, limit + 1)
-        rows = await self._store.gateway.rows(_PAGE, params)
+        rows = await self._store.gateway.rows(PAGE, params)
         found = [_schedule_of(*row) for row in rows]
         return page_of(found, limit, bound, lambda each: [each.domain, each.name])
 
@@ -279,18 +256,23 @@ class Schedules:
         self, domain: str, name: str, *, reason: str | None = None, operator: str | None = None
     ) -> Schedule:
         """Stop its ticks until it is resumed. A second pause has the newer reason."""
-        text = None if reason is None else redact_text(check_text(reason, "reason"))
-        await self._do(_PAUSE, domain, name, text, check_operator(operator))
+        await self._do(PAUSE, domain, name, check_reason(reason), check_operator(operator))
         return await self.require(domain, name)
 
     async def resume(
-        self, domain: str, name: str, *, catch_up: bool = False, operator: str | None = None
+        self,
+        domain: str,
+        name: str,
+        *,
+        catch_up: bool = False,
+        reason: str | None = None,
+        operator: str | None = None,
     ) -> Schedule:
         """Let it fire again, from now on; with `catch_up` the ticks of the pause are missed ones.
 
         A schedule that is not paused stays as it is.
         """
-        actor = check_operator(operator)
+        actor, why = check_operator(operator), check_reason(reason)
         place = (check_domain(domain), check_schedule_name(name))
 
         async def attempt() -> bool:
@@ -301,17 +283,20 @@ class Schedules:
             following = found.next_tick_at
             if following is not None and following <= now:
                 following = next(expression_of(found.time).after(max(following, now)), None)
-            params = (*place, found.version, following, bool(catch_up), actor)
-            verdict = await self._store.gateway.value(_RESUME, params, domain=domain)
+            params = (*place, found.version, following, bool(catch_up), actor, why)
+            verdict = await self._store.gateway.value(RESUME, params, domain=domain)
             return bool(verdict != "stale")
 
         await _until_settled(attempt, *place)
         return await self.require(*place)
 
-    async def delete(self, domain: str, name: str, *, operator: str | None = None) -> bool:
+    async def delete(
+        self, domain: str, name: str, *, reason: str | None = None, operator: str | None = None
+    ) -> bool:
         """Remove it; False if there is none. The commands that it has sent stay."""
-        params = (check_domain(domain), check_schedule_name(name), check_operator(operator))
-        return bool(await self._store.gateway.value(_DELETE, params, domain=domain))
+        place = (check_domain(domain), check_schedule_name(name))
+        params = (*place, check_operator(operator), check_reason(reason))
+        return bool(await self._store.gateway.value(DELETE, params, domain=domain))
 
     async def trigger(
         self,
@@ -319,6 +304,7 @@ class Schedules:
         name: str,
         *,
         command_id: UUID | None = None,
+        reason: str | None = None,
         operator: str | None = None,
         on_behalf: OnBehalf | None = None,
     ) -> UUID:
@@ -330,8 +316,8 @@ class Schedules:
         wanted = new_id() if command_id is None else check_uuid(command_id)
         place = (check_domain(domain), check_schedule_name(name))
         for_whom = None if on_behalf is None else encoding.on_behalf(on_behalf)
-        params = (*place, wanted, check_operator(operator), for_whom)
-        verdict = await self._store.gateway.value(_TRIGGER, params, domain=domain)
+        params = (*place, wanted, check_operator(operator), for_whom, check_reason(reason))
+        verdict = await self._store.gateway.value(TRIGGER, params, domain=domain)
         if verdict is None:
             raise ScheduleNotFoundError(*place)
         if verdict == "known":
@@ -359,11 +345,11 @@ class Schedules:
 
     async def _find(self, domain: str, name: str) -> tuple[datetime, Schedule | None]:
         """The time by the clock of the database, and the schedule if there is one."""
-        ((now, *row),) = await self._store.gateway.rows(_FIND, (domain, name))
+        ((now, *row),) = await self._store.gateway.rows(FIND, (domain, name))
         return now, None if row[0] is None else _schedule_of(*row)
 
     async def _with_data(self, domain: str, found: Sequence[Schedule]) -> Sequence[Schedule]:
-        rows = await self._store.gateway.rows(_DATA, (domain, [each.name for each in found]))
+        rows = await self._store.gateway.rows(DATA, (domain, [each.name for each in found]))
         payloads: dict[str, Any] = dict(rows)
         return [
             replace(

@@ -27,6 +27,7 @@ from commandbus.names import (
     check_uuid,
 )
 from commandbus.payload import encode_json
+from commandbus.privacy.reasons import check_reason
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import check_number
 from commandbus.troubleshooting.bulk_edit import Editor
@@ -89,7 +90,7 @@ _SAMPLES: LiteralString = (
     " order by m.parked_at, m.command_id"
 )
 _STOP: LiteralString = "select {schema}.stop_bulk(%s, %s)"
-_RESUME: LiteralString = "select {schema}.resume_bulk(%s, %s, cast(%s as float8))"
+_RESUME: LiteralString = "select {schema}.resume_bulk(%s, %s, cast(%s as float8), %s)"
 
 
 class BulkOperations(BulkReads):
@@ -235,11 +236,16 @@ class BulkOperations(BulkReads):
         return await self.require(wanted)
 
     async def resume(
-        self, operation_id: UUID, *, rate: float | None = None, operator: str | None = None
+        self,
+        operation_id: UUID,
+        *,
+        rate: float | None = None,
+        reason: str | None = None,
+        operator: str | None = None,
     ) -> BulkOperation:
         """Go on where it was left, at another rate if one is given."""
         wanted = check_uuid(operation_id, "operation_id")
-        params = (wanted, check_operator(operator), _check_rate(rate))
+        params = (wanted, check_operator(operator), _check_rate(rate), check_reason(reason))
         await self._store.gateway.rows(_RESUME, params)
         return await self.require(wanted)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from commandbus.models import AuditEvent, CommandMetadata, CommandStatus
 from commandbus.wording import span
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,16 @@ class LifeFacts:
     cancel_requested_by: str | None = None
     #: When the worker that has it was last heard of.
     worker_seen_at: datetime | None = None
+    #: Where its reply is: `open`, `unwanted`, `waiting`, `leased`, `taken`, `gone` or `unknown`.
+    reply: str = "open"
+    #: The trace of the W3C that it is part of, while its message or its reply is there.
+    traceparent: str | None = None
+
+    @property
+    def trace_id(self) -> str | None:
+        """By which tools of tracing find it; None: it is part of none, or that is gone."""
+        found = _TRACEPARENT.fullmatch(self.traceparent or "")
+        return None if found is None else found[1]
 
 
 def life_sentence(

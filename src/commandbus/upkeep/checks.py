@@ -36,6 +36,17 @@ _LAST: LiteralString = (
 )
 _NEWEST: LiteralString = _COLUMNS + "r.kind = %s order by r.run_id desc limit 1"
 _ONE: LiteralString = _COLUMNS + "r.run_id = %s"
+# Only runs that looked at all of the places in question say that all is well there; any run can say
+# that something is not.
+_WELL_SINCE: LiteralString = (
+    "with run as (select r.run_id, r.finished_at, r.domain, r.result,"
+    " exists (select from jsonb_array_elements(r.result -> 'findings') f"
+    " where (cast(%s as text[]) is null or f ->> 'domain' = any(cast(%s as text[])))) as is_bad"
+    " from {schema}.command_bus_check_run r where r.kind = 'doctor' and r.result is not null)"
+    " select min(r.finished_at) from run r where not r.is_bad"
+    " and (r.domain is null or array[r.domain] = cast(%s as text[]))"
+    " and r.run_id > coalesce((select max(b.run_id) from run b where b.is_bad), 0)"
+)
 _BEGIN: LiteralString = "select {schema}.begin_check(%s, %s, %s, %s, cast(%s as bigint))"
 _TOUCH: LiteralString = "select {schema}.touch_check(%s)"
 _FINISH: LiteralString = "select {schema}.finish_check(%s, cast(%s as jsonb), %s)"
@@ -138,6 +149,14 @@ class CheckRuns:
         last = await last_run(self._store, kind)
         is_newer = newest is not None and (last is None or newest.run_id > last.run_id)
         return LastCheck(last, newest if is_newer else None)
+
+    async def well_since(self, domains: Collection[str] | None = None) -> datetime | None:
+        """The first look that found nothing, with none since that found something; None: the last
+        one found something. Of the last 50 runs: it may be longer.
+        """
+        places = None if domains is None else sorted(domains)
+        since: datetime | None = await self._store.gateway.value(_WELL_SINCE, (places,) * 3)
+        return since
 
     async def start(
         self, *, domain: str | None = None, full: bool = False, operator: str | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
 from commandbus._version import __version__
@@ -21,7 +21,8 @@ _SEAL_STATE: LiteralString = (
     " from {schema}.seal_state(%s) s"
 )
 _CHORES: LiteralString = (
-    "select c.name, c.started_at from {schema}.command_bus_chore c order by c.name limit 2000"
+    "select c.name, c.started_at, cast(extract(epoch from c.every) as float8), c.ended_at,"
+    " c.failed, c.told from {schema}.command_bus_chore c order by c.name limit 2000"
 )
 _SETTINGS: LiteralString = (
     "select s.name, s.value, s.updated_at from {schema}.command_bus_setting s"
@@ -54,10 +55,29 @@ class SealState:
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A chore that one process does for all, and when it was begun last."""
+    """A chore that one process does for all: when it was begun last, and what it did."""
 
     name: str
     started_at: datetime
+    #: Seconds after which it is begun again; None: a worker of an earlier version does it.
+    every_seconds: float | None
+    #: When it was done last; None: its process does not tell.
+    ended_at: datetime | None
+    has_failed: bool
+    #: What it did then, by domain; `*`: what is about all of them. Empty: there was nothing to do.
+    told: dict[str, str]
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When it is due again: the first process that asks then gets it."""
+        if self.every_seconds is None:
+            return None
+        return self.started_at + timedelta(seconds=self.every_seconds)
+
+    @property
+    def is_running(self) -> bool:
+        """It was begun after it was last done: it goes on, or its process has ended."""
+        return self.ended_at is not None and self.ended_at < self.started_at
 
     @property
     def domain(self) -> str | None:
@@ -103,12 +123,14 @@ class States:
         return SealState(number, to, at, key, min(unsealed, COUNTED), more, oldest, verified)
 
     async def chores(self, domains: Collection[str] | None = None) -> list[Chore]:
-        """When each chore was begun last; of chores of single domains those of these domains."""
+        """When each chore was begun last, and what it did; of single domains that of these."""
         found = await self._store.gateway.rows(_CHORES, into=Chore)
+        if domains is None:
+            return found
         return [
-            each
+            replace(each, told={key: each.told[key] for key in each.told if key in {*domains, "*"}})
             for each in found
-            if domains is None or each.domain is None or each.domain in domains
+            if each.domain is None or each.domain in domains
         ]
 
     async def settings_overview(self) -> SettingsOverview:

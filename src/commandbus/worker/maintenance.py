@@ -7,14 +7,18 @@ again before its time. A chore that fails is logged and comes round again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, LiteralString
 from uuid import UUID, uuid4
 
+import orjson
+
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
-from commandbus.errors import InvalidInputError, InvalidOperationError
+from commandbus.errors import CommandBusError, InvalidInputError, InvalidOperationError
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
@@ -52,6 +56,7 @@ _CLAIM_CHORES: LiteralString = (
     "select c.name from unnest(cast(%s as text[])) c(name)"
     " where {schema}.claim_chore(c.name, make_interval(secs => cast(%s as float8)))"
 )
+_NOTE_CHORE: LiteralString = "select {schema}.note_chore(%s, cast(%s as jsonb), %s)"
 _NEXT_BULKS: LiteralString = (
     "select d.name, {schema}.next_bulk(d.name, %s, p_can_edit => true)"
     " from unnest(cast(%s as text[])) d(name)"
@@ -64,6 +69,9 @@ _EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
 _EXPIRE_EDIT: LiteralString = "select {schema}.expire_edit(%s, %s)"
 
 Domains = Callable[[], Collection[str]]
+#: What a chore did, for those who look at it: by domain, or under EVERYWHERE.
+Told = dict[str, str]
+EVERYWHERE = "*"
 
 
 def maintenance_of(
@@ -108,12 +116,12 @@ class Maintenance(Loop):
         return seal_every / 5
 
     async def _do_given(
-        self, chores: dict[str, Callable[[], Awaitable[None]]], every: float
+        self, chores: dict[str, Callable[[], Awaitable[Told]]], every: float
     ) -> None:
         for (name,) in await self._gateway.rows(_CLAIM_CHORES, (list(chores), every)):
             await self._do(name, chores[name])
 
-    def _chores(self) -> dict[str, Callable[[], Awaitable[None]]]:
+    def _chores(self) -> dict[str, Callable[[], Awaitable[Told]]]:
         recovery = {
             f"recover dispatch of {domain}": partial(self._recover, domain)
             for domain in self._domains()
@@ -127,16 +135,26 @@ class Maintenance(Loop):
             "expire what nobody decided": self._expire,
         }
 
-    async def _do(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
+    async def _do(self, name: str, chore: Callable[[], Awaitable[Told]]) -> None:
         try:
-            await chore()
+            told = await chore()
         except Exception as error:  # noqa: BLE001  (one chore must not keep the others from their turn)
             self._log.warning(
                 "%s failed, and comes round again: %s: %s",
                 name, type(error).__name__, redact_text(str(error)),
             )  # fmt: skip
+            # Not its text, which may be about a domain that not everybody may see.
+            failure = {EVERYWHERE: f"{type(error).__name__}; the log of its process says more"}
+            await self._note(name, failure, has_failed=True)
+        else:
+            await self._note(name, told)
 
-    async def _recover(self, domain: str) -> None:
+    async def _note(self, name: str, told: Told, *, has_failed: bool = False) -> None:
+        """For those who look; a chore is as good without."""
+        with suppress(CommandBusError):
+            await self._gateway.value(_NOTE_CHORE, (name, orjson.dumps(told).decode(), has_failed))
+
+    async def _recover(self, domain: str) -> Told:
         report = await recover_dispatch(
             self._store,
             domain,
@@ -163,8 +181,14 @@ class Maintenance(Loop):
                 "%d commands of %s could not be queued and are FAILED: Max queue retries exceeded",
                 report.given_up, domain,
             )  # fmt: skip
+        counts = {
+            "queued": report.queued, "will be tried again": report.failed,
+            "given up": report.given_up, "brought back": report.unconfirmed,
+        }  # fmt: skip
+        return _told({domain: Counter(counts)})
 
-    async def _look_after_loads(self) -> None:
+    async def _look_after_loads(self) -> Told:
+        found: dict[str, Counter[str]] = {}
         for load in await interrupted_loads(self._store, LOAD_IDLE_SECONDS):
             if load.is_sealed:
                 await dispatch_rest(self._store, load)
@@ -172,27 +196,36 @@ class Maintenance(Loop):
                     "load %s of %s was complete but not all queued when its process ended; now "
                     "it is", load.batch_id, load.domain,
                 )  # fmt: skip
+                found.setdefault(load.domain, Counter())["queued to its end"] += 1
                 continue
+            found.setdefault(load.domain, Counter())["stopped half-way"] += 1
             self._log.warning(
                 "load %s of %s (%s) stopped after %d rows; load the same source again to resume it",
                 load.batch_id, load.domain, load.source, load.rows_committed,
             )  # fmt: skip
+        return _told(found)
 
-    async def _prune_workers(self) -> None:
+    async def _prune_workers(self) -> Told:
         pruned = await self._gateway.value(_PRUNE_WORKERS)
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+        return _told({EVERYWHERE: Counter({"that vanished taken off the list": pruned or 0})})
 
-    async def _prune_keys(self) -> None:
+    async def _prune_keys(self) -> Told:
         """Those that nobody holds any more."""
+        removed = 0
         for _ in range(KEY_TURNS):
-            if await self._gateway.value(_PRUNE_KEYS, (KEYS_AT_ONCE,)) < KEYS_AT_ONCE:
-                return
+            gone = await self._gateway.value(_PRUNE_KEYS, (KEYS_AT_ONCE,))
+            removed += gone
+            if gone < KEYS_AT_ONCE:
+                break
+        return _told({EVERYWHERE: Counter({"removed": removed})})
 
-    async def _sweep_progress(self) -> None:
+    async def _sweep_progress(self) -> Told:
         await self._gateway.value(_SWEEP_PROGRESS)
+        return {}
 
-    async def _seal(self) -> None:
+    async def _seal(self) -> Told:
         """Close what was written to the audit; a process without the key leaves it to others."""
         if self._sealing is None:
             from commandbus.upkeep.sealing import Sealing  # noqa: PLC0415  (not at the start)
@@ -205,17 +238,19 @@ class Maintenance(Loop):
             if str(error) != self._last_refusal:
                 self._last_refusal = str(error)
                 self._log.warning("the audit is not sealed by this process: %s", error)
-            return
+            return {EVERYWHERE: "not sealed by this process; its log says why"}
         self._last_refusal = ""
         if not result.is_done:
             self._log.info("sealed %d events of the audit; more wait", result.rows)
+        return _told({EVERYWHERE: Counter({"events sealed": result.rows})})
 
-    async def _expire(self) -> None:
+    async def _expire(self) -> Told:
         """Governed batches, and edits of their children, that waited too long for a decision.
 
         In any domain: a batch may wait in one that no worker serves. Each in a transaction of its
         own, because the commands of a second batch must not be locked after the first batch.
         """
+        expired: dict[str, Counter[str]] = {}
         for domain, batch_id, command_id in await self._gateway.rows(_EXPIRED, (EXPIRED_AT_ONCE,)):
             if command_id is None:
                 done = await self._gateway.value(_EXPIRE_TICKET, (domain, batch_id), domain=domain)
@@ -225,13 +260,27 @@ class Maintenance(Loop):
                 what = f"the edit of command {command_id}"
             if done:
                 self._log.info("%s of %s has expired: nobody decided in time", what, domain)
+                expired.setdefault(domain, Counter())["expired"] += 1
+        return _told(expired)
 
-    async def _prune_old(self) -> None:
+    async def _prune_old(self) -> Told:
         """By the rules of the whole database; without rules there is nothing to do."""
+        gone: dict[str, Counter[str]] = {}
         for result in await self._retention.prune(operator="maintenance", seconds=PRUNE_SECONDS):
             if any(result.pruned.values()):
                 removed = ", ".join(f"{n:,} {what}" for what, n in result.pruned.items() if n)
                 self._log.info("retention of %s removed %s", result.domain, removed)
+            gone.setdefault(result.domain, Counter()).update(result.pruned)
+        return _told(gone)
+
+
+def _told(counts: Mapping[str, Counter[str]]) -> Told:
+    """What was counted, as a line for each domain; without a line there was nothing to do."""
+    lines = {
+        domain: ", ".join(f"{number:,} {what}" for what, number in found.items() if number)
+        for domain, found in counts.items()
+    }
+    return {domain: line for domain, line in lines.items() if line}
 
 
 class BulkRunner(Loop):

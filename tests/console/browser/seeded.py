@@ -72,7 +72,7 @@ class World:
             raise TransientCommandError("TIMEOUT", "the ledger did not answer within 5 s")
         if data["fails"] == "bug":
             raise KeyError("currency")
-        return {"booked": data["amount"]}
+        return {"booked": data["amount"], "password": data["password"]}
 
     async def refund(self, command: Command, ctx: HandlerContext) -> dict[str, Any]:
         await asyncio.sleep(self.refund_seconds)
@@ -131,6 +131,11 @@ async def fail_many(bus: CommandBus, world: World, counts: dict[str, int]) -> No
         sent = payments(count, cause)
         await bus.send_many("payments", sent)
         world.commands.setdefault(cause, sent[0].command_id)
+    await work_until_parked(bus, wanted)
+
+
+async def work_until_parked(bus: CommandBus, wanted: int) -> None:
+    """Work until so many payments are parked."""
     worker = asyncio.create_task(bus.run_worker("payments", concurrency=20))
 
     async def is_all() -> bool:
@@ -141,6 +146,15 @@ async def fail_many(bus: CommandBus, world: World, counts: dict[str, int]) -> No
     await worker
 
 
+async def edited(bus: CommandBus, world: World) -> None:
+    """One command has had another payload before, with secrets too, and is parked again."""
+    [_, other], wanted = payments(2, "account"), await parked(bus, "payments")
+    await bus.troubleshooting.retry(
+        "payments", world.commands["account"], operator="grace", payload=other.data
+    )
+    await work_until_parked(bus, wanted)
+
+
 async def full(bus: CommandBus, world: World) -> World:
     """Something on every screen."""
     declare(bus, world)
@@ -149,6 +163,7 @@ async def full(bus: CommandBus, world: World) -> World:
     await bus.send_many("payments", good)
     world.commands["completed"] = good[0].command_id
     await fail_many(bus, world, {"account": 40, "ledger": 8, "bug": 3})
+    await edited(bus, world)
     await bus.send_many("email", payments(12, kind="SendInvoice"))
     await bus.pause("email", reason="the provider is down, ticket 4711", operator="grace")
     await bus.schedules.put(
@@ -269,5 +284,6 @@ def addresses(world: World) -> list[str]:
             # The batch is in another domain than the rest.
             path = path.replace(f"/payments/{ids.get('batch_id')}", f"/email/{ids.get('batch_id')}")
             views = [query.format_map(world.ids) for query in VIEWS.get(path, [])]
+            views += ["?form=raw"] if page.name == "command.payload" else []
             found += [path, *(path + query for query in views)]
     return found

@@ -118,6 +118,11 @@ def pretty_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def raw_json(value: Any) -> str:
+    """The same in one line, as it is stored."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 command`, `1,204 commands`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
@@ -166,6 +171,22 @@ def points(values: Sequence[float | None], width: int = 120, height: int = 24) -
         if not (0 < i < len(found) - 1 and found[i - 1][1] == at[1] == found[i + 1][1])
     ]
     return " ".join(f"{x},{y}" for x, y in bends)
+
+
+#: Width of a column and of the gap behind it, and height of each half of a strip.
+COLUMN, GAP, HALF = 4, 2, 32
+
+
+def columns(values: Sequence[float | None], top: float, *, down: bool = False) -> str:
+    """Columns on a line, or below it, as a path: `top` is as high as a half of the picture."""
+    found = []
+    for place, value in enumerate(values):
+        if not value:
+            continue
+        height = max(1, round((HALF - 1) * value / (top or 1)))
+        y = HALF + 1 if down else HALF - height
+        found.append(f"M{place * (COLUMN + GAP)} {y}h{COLUMN}v{height}h-{COLUMN}z")
+    return "".join(found)
 
 
 class DiffLine(NamedTuple):

@@ -17,7 +17,7 @@ from commandbus.http.console.screen import ActionRoute, PageRoute, Screen
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # one is the key of the routes that are made of it
 class Registry:
     """All screens, and the address of every page and action by its name."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI, Request
@@ -27,9 +27,11 @@ from commandbus.http.console.console import Console
 from commandbus.http.console.door import ConsoleDoor
 from commandbus.http.console.headers import PAGE_HEADERS, REGIONS_HEADER
 from commandbus.http.console.live import Look
+from commandbus.http.console.registry import Registry
 from commandbus.http.console.rendering import assets, environment, render_regions
 from commandbus.http.console.screen import ActionRoute, Page, PageRoute, Screen, signature_of
 from commandbus.http.console.view import ROOT, View, view_of
+from commandbus.http.openapi import operation_of
 from commandbus.http.platform import Platform, platform_of
 from commandbus.http.problems import (
     Kind,
@@ -40,6 +42,7 @@ from commandbus.http.problems import (
     unavailable,
 )
 from commandbus.http.routes.events import EventStream
+from commandbus.http.routing import KEPT, Routes, add_routes, made_of
 
 
 class ConsoleRoute(APIRoute):
@@ -67,23 +70,29 @@ class ConsoleRoute(APIRoute):
 
 def add_console(app: FastAPI, here: Platform, door: ConsoleDoor) -> Console:
     """Add the console to an app; its pages stand under /console."""
-    console = Console(here, door)
-    app.state.commandbus_console = console
-    router = APIRouter(route_class=ConsoleRoute, include_in_schema=False)
-    for screen, route in console.registry.routes():
+    app.state.commandbus_console = console = Console(here, door)
+    add_routes(app, _routes(here.prefix, console.registry))
+    return console
+
+
+@lru_cache(KEPT)
+def _routes(prefix: str, registry: Registry) -> Routes:
+    router = APIRouter(
+        prefix=f"{prefix}{ROOT}", route_class=ConsoleRoute, include_in_schema=False,
+        generate_unique_id_function=operation_of,
+    )  # fmt: skip
+    for screen, route in registry.routes():
         if isinstance(route, PageRoute):
             _add_page(router, screen, route)
         else:
             add_action(router, screen, route)
-    app.include_router(router, prefix=f"{here.prefix}{ROOT}")
-    app.include_router(sign_in.router, prefix=f"{here.prefix}{ROOT}")
     public = APIRouter(include_in_schema=False)
     public.add_api_route(ROOT, _to_overview, methods=["GET"])
     public.add_api_route(f"{ROOT}/assets/{{name}}", _asset, methods=["GET"])
     public.add_api_route("/", _to_overview, methods=["GET"])
     public.add_api_route("/docs", _show_reference, methods=["GET"])
-    app.include_router(public, prefix=here.prefix)
-    return console
+    door = made_of(sign_in.router, prefix=f"{prefix}{ROOT}")
+    return (*router.routes, *door, *made_of(public, prefix=prefix))
 
 
 # -- pages

@@ -162,5 +162,7 @@ async def resume_bulk(
 ) -> BulkView:
     """Continue a stopped operation, at another rate if one is given."""
     await _reached(here, caller, operation_id)
-    resumed = await here.bus.bulk.resume(operation_id, rate=form.rate, operator=caller.user_id)
+    resumed = await here.bus.bulk.resume(
+        operation_id, rate=form.rate, reason=form.reason, operator=caller.user_id
+    )
     return _view(resumed)

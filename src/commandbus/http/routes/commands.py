@@ -29,12 +29,14 @@ from commandbus.http.schemas.commands import (
     CancelForm,
     CommandDetail,
     CommandView,
+    FormerPayloadView,
     LifeView,
     ProgressView,
     SendCommand,
+    ShownReplyView,
 )
 from commandbus.http.schemas.flow import NewPriority, Reschedule
-from commandbus.http.schemas.views import SearchPageView
+from commandbus.http.schemas.views import ListView, SearchPageView
 from commandbus.http.strict import StrictRoute
 from commandbus.models import CommandMetadata, CommandStatus, Viewer
 from commandbus.names import NO_REPLY, new_id
@@ -146,6 +148,26 @@ async def command_life(
         domain, command_id, viewer=viewer_of(caller), domains=caller.domains
     )
     return LifeView.of(life)
+
+
+@router.get("/{domain}/{command_id}/reply", dependencies=[requires(Scope.READ)])
+async def command_reply(
+    domain: DomainPath, command_id: UUID, here: Here, viewer: Sight, payload: ShowPayload
+) -> ShownReplyView:
+    """Show where the reply of a command is, and what it says while it is there."""
+    await require_command(here, domain, command_id, viewer)
+    found = await here.bus.search.reply(domain, command_id)
+    return ShownReplyView.of(found, data=found.data if payload else None)
+
+
+@router.get("/{domain}/{command_id}/payloads", dependencies=[requires(Scope.READ_PAYLOAD)])
+async def former_payloads(
+    domain: DomainPath, command_id: UUID, here: Here, viewer: Sight
+) -> ListView[FormerPayloadView]:
+    """List what a command had before each of its last 20 edits, newest first, secrets masked."""
+    await require_command(here, domain, command_id, viewer)
+    found = await here.bus.search.former_payloads(domain, command_id)
+    return ListView[FormerPayloadView](items=[FormerPayloadView.of(each) for each in found])
 
 
 async def _detail(here: Platform, command: CommandMetadata, payload: Any = None) -> CommandDetail:

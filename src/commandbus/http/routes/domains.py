@@ -92,8 +92,10 @@ async def resume_domain(
     domain: DomainPath, here: Here, caller: Operator, form: ResumeDomain | None = None
 ) -> Paused:
     """End the pause of a domain, or of one type. A second request changes nothing."""
-    of_type = None if form is None else form.type
-    resumed = await here.bus.resume(domain, type=of_type, operator=caller.user_id)
+    wanted = form or ResumeDomain()
+    resumed = await here.bus.resume(
+        domain, type=wanted.type, reason=wanted.reason, operator=caller.user_id
+    )
     return await _paused(here, domain, was_paused=resumed)
 
 

@@ -13,7 +13,7 @@ from commandbus.errors import InvalidSettingError
 from commandbus.governance.model import Undecided
 from commandbus.governance.types import BatchType
 from commandbus.http.auth.scopes import Approver, Reader, requires
-from commandbus.http.openapi import problem_response
+from commandbus.http.openapi import operation_of, problem_response
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import Kind
 from commandbus.http.routes import events, rate_limits
@@ -56,9 +56,11 @@ ChildNumber = Annotated[
 _REVIEWER = requires(Scope.APPROVE, Scope.READ_PAYLOAD)
 
 
-def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
-    """All routes of governed batches. `taken` are paths that the service already has."""
-    router = APIRouter(tags=[TAG], route_class=StrictRoute)
+def governed_routers(
+    types: Sequence[BatchType], taken: Iterable[str], prefix: str = ""
+) -> list[APIRouter]:
+    """The routes that depend on the types. `taken` are paths that the service already has."""
+    router = _router(prefix)
     others = {each.permission for each in types} - {Scope.SUBMIT}
     _add_batch_types(router, types)
     add_submission(
@@ -74,22 +76,23 @@ def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[A
     add_ticket_routes(router, ALL, "batch", {Scope.SUBMIT, *others})
     own = (BATCHES, UNDECIDED, "/api/v1/batch-types", "/api/v1/admin")
     reserved = {_first(path) for path in (*taken, *own)}
-    return [
-        router,
-        details,
-        undecided,
-        events.router,
-        _own_paths(types, reserved),
-        rate_limits.router,
-    ]
+    return [router, _own_paths(types, reserved, prefix)]
+
+
+def _router(prefix: str) -> APIRouter:
+    # With the whole prefix: what is included elsewhere is made twice.
+    return APIRouter(
+        prefix=prefix, tags=[TAG], route_class=StrictRoute,
+        generate_unique_id_function=operation_of,
+    )  # fmt: skip
 
 
 # -- paths of their own
 
 
-def _own_paths(types: Sequence[BatchType], reserved: set[str]) -> APIRouter:
+def _own_paths(types: Sequence[BatchType], reserved: set[str], prefix: str) -> APIRouter:
     """Submission at each path; list, status, retry, cancel at those that are not below another."""
-    router = APIRouter(tags=[TAG], route_class=StrictRoute)
+    router = _router(prefix)
     paths = dict.fromkeys(each.path for each in types if each.path is not None)
     base_of = {
         path: min((each for each in paths if f"{path}/".startswith(f"{each}/")), key=len)
@@ -266,3 +269,7 @@ def _links_of(here: Platform, waiting: Undecided) -> dict[str, str]:
     batch = here.url(f"{BATCHES}/{waiting.ticket_id}")
     place = batch if waiting.sequence_no is None else f"{batch}/children/{waiting.sequence_no}"
     return {"self": batch, "review": f"{batch}/review", "decision": f"{place}/decision"}
+
+
+#: The routes of governed batches that are the same whatever types there are.
+FIXED_ROUTERS = (details, undecided, events.router, rate_limits.router)

@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from commandbus.access.model import Caller, Scope
-from commandbus.gates.service import MAX_REASON_LENGTH
 from commandbus.http.auth.scopes import Operator, refuse_new_domain, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import not_found
-from commandbus.http.schemas.base import DomainPath, Reason
+from commandbus.http.schemas.base import DomainPath, Why
 from commandbus.http.schemas.execution import ExecutionLimitView, LimitedKeyView, PutLimit
 from commandbus.http.schemas.views import ListView
 from commandbus.http.strict import StrictRoute
@@ -26,10 +25,6 @@ TypePath = Annotated[
     ),
 ]
 PerKey = Annotated[bool, Query(description="The limit by key of the type.")]
-#: In the query: a body of DELETE has no meaning, and proxies drop it.
-Why = Annotated[
-    Reason | None, Query(max_length=MAX_REASON_LENGTH, description="Why; it is in the audit.")
-]
 
 
 async def _set(

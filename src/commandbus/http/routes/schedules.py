@@ -18,7 +18,7 @@ from commandbus.http.auth.scopes import (
     requires,
 )
 from commandbus.http.platform import Here, accepted
-from commandbus.http.schemas.base import DomainPath, Moment, PageOf50
+from commandbus.http.schemas.base import DomainPath, Moment, PageOf50, Why
 from commandbus.http.schemas.schedules import (
     PauseSchedule,
     PutSchedule,
@@ -111,10 +111,10 @@ async def put_schedule(
 
 @router.delete("/{domain}/{name}", status_code=204)
 async def delete_schedule(
-    domain: DomainPath, name: SchedulePath, here: Here, caller: Operator
+    domain: DomainPath, name: SchedulePath, here: Here, caller: Operator, reason: Why = None
 ) -> None:
     """Remove a schedule; the commands that it has sent stay."""
-    if not await here.bus.schedules.delete(domain, name, operator=caller.user_id):
+    if not await here.bus.schedules.delete(domain, name, reason=reason, operator=caller.user_id):
         raise ScheduleNotFoundError(domain, name)
 
 
@@ -138,8 +138,9 @@ async def resume_schedule(
     form: ResumeSchedule | None = None,
 ) -> ScheduleView:
     """Let a schedule fire again."""
+    wanted = form or ResumeSchedule(catch_up=False)
     resumed = await here.bus.schedules.resume(
-        domain, name, catch_up=form is not None and form.catch_up, operator=caller.user_id
+        domain, name, catch_up=wanted.catch_up, reason=wanted.reason, operator=caller.user_id
     )
     return schedule_view(resumed)
 
@@ -164,6 +165,7 @@ async def trigger_schedule(
     here: Here,
     caller: Operator,
     command_id: Annotated[UUID | None, Depends(_chosen_id)],
+    form: TriggerSchedule | None = None,
 ) -> Triggered:
     """Send the command of a schedule now, also if it is paused. No tick is moved.
 
@@ -173,6 +175,7 @@ async def trigger_schedule(
     await here.bus.governance.register()
     sent = await here.bus.schedules.trigger(
         domain, name, command_id=command_id, operator=caller.user_id,
+        reason=None if form is None else form.reason,
         on_behalf=here.bus.governance.on_behalf_of(caller, domain),
     )  # fmt: skip
     url = here.url(f"/api/v1/commands/{domain}/{sent}")

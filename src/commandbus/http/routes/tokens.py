@@ -15,6 +15,7 @@ from commandbus.http.auth.scopes import requires
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import PageOf50
 from commandbus.http.schemas.tokens import (
+    RevokeToken,
     RotatedView,
     RotateToken,
     TokenPath,
@@ -51,12 +52,14 @@ async def get_token(token_id: TokenPath, here: Here, caller: Anyone) -> TokenVie
 
 
 @router.post("/{token_id}/revoke")
-async def revoke_token(token_id: TokenPath, here: Here, caller: Anyone) -> TokenView:
+async def revoke_token(
+    token_id: TokenPath, here: Here, caller: Anyone, form: RevokeToken | None = None
+) -> TokenView:
     """End a token: your own, or as an administrator of all domains any. A second one changes
     nothing.
     """
     known = TokensOf(here.bus.tokens, caller)
-    await known.revoke(token_id)
+    await known.revoke(token_id, None if form is None else form.reason)
     here.revocations.tell(token_id)
     return token_view(await known.require(token_id))
 

@@ -38,7 +38,10 @@ router = APIRouter(tags=["upkeep"], route_class=StrictRoute)
 @router.get("/doctor")
 async def show_doctor(here: Here, caller: Reader, viewer: Sight) -> DoctorView:
     """Show what the doctor found last, no matter who ran it. Never begins a run."""
-    return DoctorView.show(await here.bus.upkeep.runs.last(), caller.domains, viewer)
+    runs = here.bus.upkeep.runs
+    return DoctorView.show(
+        await runs.last(), caller.domains, viewer, await runs.well_since(caller.domains)
+    )
 
 
 @router.post("/doctor/runs", status_code=202)

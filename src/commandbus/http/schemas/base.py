@@ -55,6 +55,8 @@ Reason = Annotated[
         examples=["ordered by mistake"],
     ),
 ]
+#: In the query: a body of DELETE has no meaning, and proxies drop it.
+Why = Annotated[Reason | None, Query(max_length=1_000, description="Why; it is in the audit.")]
 #: A payload or a result, checked by the library: JSON objects of bounded size and depth.
 JsonObject = Annotated[dict[str, Any], Field(examples=[{"account_id": 1, "amount_cents": 500}])]
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pydantic import Field, Strict
 
+from commandbus.commands.contents import FormerPayload, ShownReply
 from commandbus.flow import MAX_KEY_LENGTH, SendOptions
 from commandbus.http.schemas.base import (
     DomainName,
@@ -26,6 +27,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     Progress,
+    ReplyError,
     Running,
 )
 from commandbus.troubleshooting import Attempt, CommandLife, LifeFacts, LifeStep
@@ -158,9 +160,34 @@ class AttemptView(View):
     """One run of the handler: who, when, and how it ended."""
 
 
-@view_of(LifeFacts, hide=("dispatch_status",))
+@view_of(
+    LifeFacts,
+    hide=("dispatch_status",),
+    describe={
+        "reply": "open, unwanted, waiting, leased, taken, gone (taken, or removed) or unknown.",
+        "traceparent": "The trace that it is part of, while its message or its reply is kept.",
+    },
+)
 class LifeFactsView(View):
     """What is known of a command beside its row."""
+
+
+@view_of(ReplyError)
+class ShownErrorView(View):
+    """Why a command did not succeed."""
+
+
+@view_of(ShownReply, hide=("data",))
+class ShownReplyView(View):
+    """Where a reply is and what it says while it is there; nobody is kept from taking it."""
+
+    data: Any = Field(None, description="What was answered, secrets masked; with `payload=true`.")
+    error: ShownErrorView | None
+
+
+@view_of(FormerPayload)
+class FormerPayloadView(View):
+    """A payload that a command had before it was edited; null: it is not kept any more."""
 
 
 @view_of(

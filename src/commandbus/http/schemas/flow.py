@@ -125,6 +125,7 @@ class ResumeDomain(Form):
     """What is to be resumed: the domain, or one of its command types."""
 
     type: TypeName | None = None
+    reason: Reason | None = None
 
 
 @view_of(Pause, hide=("domain",))

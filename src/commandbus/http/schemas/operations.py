@@ -72,6 +72,7 @@ class WorkersView(View):
     LoadOverview,
     describe={
         "rate": "Rows per second over its last checkpoints; null: there are fewer than two.",
+        "rows_total": "Rows of the source; null: it has no length.",
         "error": "Why it stopped, with the line if it was one.",
         "idle_seconds": "Since anything of it was changed.",
     },

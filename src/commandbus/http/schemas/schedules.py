@@ -81,12 +81,14 @@ class ResumeSchedule(Form):
     """How a schedule goes on."""
 
     catch_up: Flag = Field(False, description="Treat the ticks of the pause as missed ones.")
+    reason: Reason | None = None
 
 
 class TriggerSchedule(Form):
-    """The id of the command that a trigger sends."""
+    """The id of the command that a trigger sends, and why."""
 
     command_id: UUID | None = Field(None, description="Makes the request repeatable.")
+    reason: Reason | None = None
 
 
 @view_of(

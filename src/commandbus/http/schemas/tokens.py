@@ -9,7 +9,7 @@ from pydantic import Field
 
 from commandbus.access.model import ApiToken, Scope
 from commandbus.access.tokens import MAX_OVERLAP
-from commandbus.http.schemas.base import Form, Whole, example
+from commandbus.http.schemas.base import Form, Reason, Whole, example
 from commandbus.http.schemas.views import View, view_of
 
 TokenPath = Annotated[
@@ -29,6 +29,12 @@ def token_view(token: ApiToken) -> TokenView:
     """What may be shown of a token, in a fixed order."""
     domains = None if token.domains is None else sorted(token.domains)
     return TokenView.of(token, scopes=sorted(token.scopes), domains=domains)
+
+
+class RevokeToken(Form):
+    """Why a token ends."""
+
+    reason: Reason | None = None
 
 
 class RotateToken(Form):

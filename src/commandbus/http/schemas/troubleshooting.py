@@ -217,6 +217,7 @@ class ResumeBulk(Form):
     """Let a stopped operation go on."""
 
     rate: Rate | None = None
+    reason: Reason | None = None
 
 
 @view_of(BulkMatch)

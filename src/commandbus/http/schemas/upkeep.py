@@ -61,9 +61,18 @@ class DoctorView(View):
     )
     is_running: bool
     fixable: list[FindingView] = Field(description="What a repair would look after.")
+    well_since: datetime | None = Field(
+        description="The first look that found nothing, if none has found something since."
+    )
 
     @classmethod
-    def show(cls, found: LastCheck, domains: frozenset[str] | None, viewer: Viewer) -> DoctorView:
+    def show(
+        cls,
+        found: LastCheck,
+        domains: frozenset[str] | None,
+        viewer: Viewer,
+        well_since: datetime | None,
+    ) -> DoctorView:
         """The view of what concerns these domains; None: of everything."""
         last = None if found.last is None else found.last.within(domains, viewer)
         newer = None if found.newer is None else found.newer.within(domains, viewer)
@@ -72,6 +81,7 @@ class DoctorView(View):
             newer=None if newer is None else check_run_view(newer),
             is_running=found.is_running,
             fixable=[] if last is None else [FindingView.of(each) for each in last.fixable],
+            well_since=well_since,
         )
 
 
@@ -106,9 +116,16 @@ class RetentionView(View):
     keep_seconds: float | None = Field(description="Null: without limit.")
 
 
-@view_of(Chore)
+@view_of(
+    Chore,
+    describe={
+        "every_seconds": "Seconds after which it is begun again; null: not known.",
+        "ended_at": "When it was done last; null: its process does not tell.",
+        "told": "What it did then, by domain; `*`: what is about all of them.",
+    },
+)
 class ChoreView(View):
-    """A chore that one process does for all, and when it was begun last."""
+    """A chore that one process does for all: when it was begun last, and what it did."""
 
     domain: str | None = Field(description="Null: it is about all domains.")
 

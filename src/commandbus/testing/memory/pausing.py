@@ -47,13 +47,21 @@ def pause(
     state.wake_workers(domain)
 
 
-def resume(state: State, domain: str, command_type: str | None, *, actor: str | None) -> bool:
+def resume(
+    state: State,
+    domain: str,
+    command_type: str | None,
+    *,
+    actor: str | None,
+    reason: str | None = None,
+) -> bool:
     check_domain(domain)
     end_pauses(state)
     found = state.flow(domain).pauses.get(command_type)
     if found is None:
         return False
-    details = {"type": command_type, "paused_at": found.since, "reason": found.reason}
+    details = {"type": command_type, "paused_at": found.since, "reason": reason or found.reason}
+    details |= {} if reason is None else {"pause_reason": found.reason}
     _end(state, domain, command_type, details, actor)
     return True
 

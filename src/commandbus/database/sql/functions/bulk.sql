@@ -214,7 +214,9 @@ begin
 end $$;
 
 -- What happened to the operation itself; command_id is the operation's id, as with batches.
-create or replace function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text)
+--   p_reason: of this act; null: that of the operation
+create or replace function commandbus.audit_bulk(
+    p_operation_id uuid, p_event text, p_actor text, p_reason text default null)
 returns void
 language sql as $$
     insert into commandbus.command_bus_audit (
@@ -222,7 +224,7 @@ language sql as $$
     select o.domain, o.operation_id, p_event, clock_timestamp(), jsonb_strip_nulls(jsonb_build_object(
                'verb', o.verb, 'filter', o.filter - 'command_ids', 'rate', o.rate, 'total', o.total,
                'done', o.done, 'skipped', o.skipped, 'failed', o.failed,
-               'reason', o.reason, 'limit', o.item_limit,
+               'reason', coalesce(p_reason, o.reason), 'limit', o.item_limit,
                'starts_at', case p_event when 'BULK_STARTED' then commandbus.iso8601(o.starts_at) end,
                'edited_paths', o.arguments -> 'edit' -> 'paths')), p_actor
       from commandbus.command_bus_bulk_operation o where o.operation_id = p_operation_id;
@@ -261,7 +263,8 @@ end $$;
 -- stopped -> running, where it was left; with another rate, if one is given. One that runs already
 -- only takes the rate.
 create or replace function commandbus.resume_bulk(
-    p_operation_id uuid, p_actor text default null, p_rate float8 default null
+    p_operation_id uuid, p_actor text default null, p_rate float8 default null,
+    p_reason text default null
 ) returns void
 language plpgsql as $$
 begin
@@ -274,7 +277,7 @@ begin
        and (o.status = 'stopped'
             or o.status = 'running' and coalesce(p_rate, o.rate) is distinct from o.rate);
     if found then
-        perform commandbus.audit_bulk(p_operation_id, 'BULK_RESUMED', p_actor);
+        perform commandbus.audit_bulk(p_operation_id, 'BULK_RESUMED', p_actor, p_reason);
     elsif commandbus.require_bulk(p_operation_id) = 'finished' then
         raise exception 'bulk operation % is finished', p_operation_id
             using errcode = 'CB003', hint = 'start a new one';

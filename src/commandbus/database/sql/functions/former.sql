@@ -53,6 +53,7 @@ drop function if exists commandbus.create_ticket(
     text, uuid, jsonb, text, text, text, uuid, bytea, boolean, jsonb, jsonb);
 drop function if exists commandbus.decide_ticket(text, uuid, text, text, text, boolean);
 drop function if exists commandbus.domain_figures; -- it had fewer columns
+drop function if exists commandbus.command_facts(text, uuid); -- the same
 drop function if exists commandbus.end_leases(text, jsonb, text, boolean, timestamptz);
 drop function if exists commandbus.expose_unsent(text, timestamptz, timestamptz);
 drop function if exists commandbus.find_batch;
@@ -81,3 +82,13 @@ drop function if exists commandbus.worker_heartbeat(text, text, boolean, int, in
 drop function if exists commandbus.read_messages(text, timestamptz, int, int, boolean);
 -- It has one more argument, with a default: workers of earlier versions find it.
 drop function if exists commandbus.worker_heartbeat(text, text, boolean, int, int, int);
+-- They take a reason too, with a default: those who call them without find those of today.
+drop function if exists commandbus.audit_bulk(uuid, text, text);
+drop function if exists commandbus.resume_bulk(uuid, text, float8);
+drop function if exists commandbus.resume_domain(text, text);
+drop function if exists commandbus.resume_type(text, text, text);
+drop function if exists commandbus.end_type_pause(commandbus.command_bus_flow_rule, text);
+drop function if exists commandbus.resume_schedule(text, text, bigint, timestamptz, boolean, text);
+drop function if exists commandbus.delete_schedule(text, text, text);
+drop function if exists commandbus.trigger_schedule(text, text, uuid, text, jsonb);
+drop function if exists commandbus.revoke_api_token(text, text);

@@ -125,13 +125,15 @@ begin
        and (commandbus.room_at(p_domain, g.gate, p_now) <= 0 or not r.is_waited_for);
 end $$;
 
--- Leases those whose turn it is at these gates.
+-- Leases those whose turn it is at these gates: as many as have room there. If another gate stops all of these they
+-- wait there from now on, and those behind them may try in the same call, many at once, four times at most.
 create or replace function commandbus.read_waiting(
     p_domain text, p_now timestamptz, p_vt int, p_quantity int, p_except text[], p_gates text[], p_rooms int[]
 ) returns table (msg_id bigint, message jsonb)
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    c_many     constant int := 100;
     v_table    text := 'q_' || commandbus.physical_queue(p_domain || '.commands');
     v_picked   bigint[];
     v_ids      uuid[];
@@ -142,36 +144,44 @@ begin
     if p_quantity < 1 then
         return;
     end if;
-    select array_agg(p.msg_id order by p.seq, p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
-        select w.seq, w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
-         cross join lateral (
-               select w.msg_id, w.command_id, w.seq from commandbus.command_bus_waiting w
-                where w.domain = p_domain and w.gate = g.gate
-                  and (p_except = '{}' or not exists (
-                       select from commandbus.command_bus_command c
-                        where c.domain = w.domain and c.command_id = w.command_id
-                          and c.command_type = any(p_except)))
-                order by w.domain, w.gate, w.seq, w.msg_id limit least(g.room, p_quantity)) w
-         order by w.seq, w.msg_id limit p_quantity) p;
-    execute format(
-        'select array_agg(m.msg_id order by array_position($1, m.msg_id)),'
-        '       array_agg(m.message order by array_position($1, m.msg_id)) from ('
-        '    select q.msg_id, q.message from pgmq.%I q'
-        '     where q.msg_id = any($1) and q.vt = ''infinity'' for update skip locked) m', v_table)
-       into v_msg_ids, v_messages using v_picked;
-    if coalesce(cardinality(v_msg_ids), 0) < coalesce(cardinality(v_picked), 0) then
-        perform commandbus.forget_waiting(p_domain, v_ids);
-    end if;
-    if v_msg_ids is null then
-        return;
-    end if;
-    v_taken := commandbus.take_places(
-        p_domain, p_now, v_msg_ids, commandbus.command_ids_of(v_messages), p_quantity, true);
-    execute format(
-        'update pgmq.%I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
-        ' where m.msg_id = any($3)', v_table) using p_now, p_vt, v_taken.o_admitted;
-    return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
-                  where u.msg_id = any(v_taken.o_admitted);
+    for v_round in 1 .. 5 loop
+        select array_agg(p.msg_id order by p.seq, p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
+            select w.seq, w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
+             cross join lateral (
+                   select w.msg_id, w.command_id, w.seq from commandbus.command_bus_waiting w
+                    where w.domain = p_domain and w.gate = g.gate
+                      and (p_except = '{}' or not exists (
+                           select from commandbus.command_bus_command c
+                            where c.domain = w.domain and c.command_id = w.command_id
+                              and c.command_type = any(p_except)))
+                    order by w.domain, w.gate, w.seq, w.msg_id
+                    limit case v_round when 1 then least(g.room, p_quantity) else c_many end) w
+             order by w.seq, w.msg_id limit case v_round when 1 then p_quantity else c_many end) p;
+        exit when v_picked is null;
+        execute format(
+            'select array_agg(m.msg_id order by array_position($1, m.msg_id)),'
+            '       array_agg(m.message order by array_position($1, m.msg_id)) from ('
+            '    select q.msg_id, q.message from pgmq.%I q'
+            '     where q.msg_id = any($1) and q.vt = ''infinity'' for update skip locked) m', v_table)
+           into v_msg_ids, v_messages using v_picked;
+        if coalesce(cardinality(v_msg_ids), 0) < cardinality(v_picked) then
+            perform commandbus.forget_waiting(p_domain, v_ids);
+        end if;
+        exit when v_msg_ids is null;
+        v_taken := commandbus.take_places(
+            p_domain, p_now, v_msg_ids, commandbus.command_ids_of(v_messages), p_quantity, true);
+        -- They have left this gate for another one, unless another session has that, or all the room there was.
+        continue when v_taken.o_admitted = '{}' and exists (
+            select from unnest(v_ids) u(command_id)
+              join commandbus.command_bus_waiting w on w.domain = p_domain and w.command_id = u.command_id
+             where w.gate <> all(p_gates));
+        execute format(
+            'update pgmq.%I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+            ' where m.msg_id = any($3)', v_table) using p_now, p_vt, v_taken.o_admitted;
+        return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
+                      where u.msg_id = any(v_taken.o_admitted);
+        exit;
+    end loop;
 end $$;
 
 -- Removes rows of command_bus_waiting whose message does not wait, so that nobody stands in line behind them. Both are

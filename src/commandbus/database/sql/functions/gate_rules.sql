@@ -179,7 +179,8 @@ begin
 end $$;
 
 -- Ends the pause of a command type; false if it was not paused. Those who wait become due, or wait for its limit.
-create or replace function commandbus.resume_type(p_domain text, p_type text, p_actor text default null)
+create or replace function commandbus.resume_type(
+    p_domain text, p_type text, p_actor text default null, p_reason text default null)
 returns boolean
 language plpgsql as $$
 declare
@@ -192,12 +193,13 @@ begin
     if not found then
         return false;
     end if;
-    perform commandbus.end_type_pause(v_old, p_actor);
+    perform commandbus.end_type_pause(v_old, p_actor, p_reason);
     return coalesce(v_old.paused_until > clock_timestamp(), true);
 end $$;
 
 -- The same for a pause that the caller has found, under the lock of the domain.
-create or replace function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text)
+create or replace function commandbus.end_type_pause(
+    p_rule commandbus.command_bus_flow_rule, p_actor text, p_reason text default null)
 returns void
 language plpgsql as $$
 declare
@@ -212,7 +214,8 @@ begin
        and num_nonnulls(r.max_running, r.rate) = 0;
     perform commandbus.rule_changed(
         p_rule.domain, p_rule.command_type, false, 'RESUMED', jsonb_build_object(
-            'paused_at', commandbus.iso8601(p_rule.paused_at), 'reason', p_rule.pause_reason,
+            'paused_at', commandbus.iso8601(p_rule.paused_at), 'reason', coalesce(p_reason, p_rule.pause_reason),
+            'pause_reason', case when p_reason is not null then p_rule.pause_reason end,
             'until', case when v_is_over then commandbus.iso8601(p_rule.paused_until) end),
         case when v_is_over is not true then p_actor end);
     perform commandbus.hint_workers(p_rule.domain);

@@ -28,3 +28,25 @@ begin
         'q_' || commandbus.physical_queue(p_domain || '.commands'))
       using p_domain, p_command_ids, p_leases;
 end $$;
+
+-- Of these leases, by command and number, those whose time is not over: what another system may still be doing. One that
+-- has lapsed takes no place, or nothing would ever be given away again once all that is out was lost.
+create or replace function commandbus.still_out(p_domain text, p_command_ids uuid[], p_leases bigint[])
+returns table (command_id uuid, lease_epoch bigint)
+language plpgsql as $$
+begin
+    if not commandbus.queue_exists(p_domain || '.commands') then
+        return;
+    end if;
+    return query execute format(
+        'with item as materialized ('
+        '    select $1 as domain, u.command_id, u.lease_epoch from unnest($2, $3) u(command_id, lease_epoch))'
+        ' select c.command_id, c.lease_epoch'
+        '   from item i'
+        '   join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.command_id'
+        '   join pgmq.%I q on q.msg_id = c.msg_id'
+        '  where c.lease_epoch = i.lease_epoch and starts_with(c.leased_by, ''handover:'')'
+        '    and c.status in (''PENDING'', ''IN_PROGRESS'') and q.vt > clock_timestamp()',
+        'q_' || commandbus.physical_queue(p_domain || '.commands'))
+      using p_domain, p_command_ids, p_leases;
+end $$;

@@ -87,6 +87,13 @@ begin
     end if;
 end $$;
 
+-- How many rows the source of a load has, for those who look; a source without length does not say.
+create or replace function commandbus.note_load_total(p_domain text, p_batch_id uuid, p_total int) returns void
+language sql as $$
+    update commandbus.command_bus_load l set rows_total = greatest(p_total, 0)
+     where l.batch_id = p_batch_id and l.domain = p_domain and l.status in ('loading', 'failed')
+$$;
+
 -- Commits one checkpoint, or says that it was there: 'committed', 'repeated'.
 --   p_commands: as offer_commands takes them; p_first_row counts from 1 through the whole source.
 --   p_actor: who sends, for the audit; null: who created the batch

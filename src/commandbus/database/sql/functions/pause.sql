@@ -90,8 +90,9 @@ begin
     perform commandbus.hint_workers(p_domain);
 end $$;
 
--- Ends the pause of a domain; false if it was not paused.
-create or replace function commandbus.resume_domain(p_domain text, p_actor text default null) returns boolean
+-- Ends the pause of a domain; false if it was not paused. The audit has why it ends, or else why it was paused.
+create or replace function commandbus.resume_domain(
+    p_domain text, p_actor text default null, p_reason text default null) returns boolean
 language plpgsql as $$
 declare
     v_flow commandbus.command_bus_flow;
@@ -106,7 +107,8 @@ begin
            updated_at = clock_timestamp()
      where f.domain = p_domain;
     perform commandbus.audit_pause(p_domain, 'RESUMED', jsonb_build_object(
-        'paused_at', commandbus.iso8601(v_flow.paused_at), 'reason', v_flow.pause_reason), p_actor);
+        'paused_at', commandbus.iso8601(v_flow.paused_at), 'reason', coalesce(p_reason, v_flow.pause_reason),
+        'pause_reason', case when p_reason is not null then v_flow.pause_reason end), p_actor);
     perform commandbus.hint_workers(p_domain);
     return true;
 end $$;

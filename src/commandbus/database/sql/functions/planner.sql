@@ -32,8 +32,8 @@ begin
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
-                'commandbus.record_bulk', 'commandbus.handed_over', 'commandbus.gates_of', 'commandbus.in_turn',
-                'commandbus.wait_at_gates',
+                'commandbus.record_bulk', 'commandbus.handed_over', 'commandbus.still_out', 'commandbus.gates_of',
+                'commandbus.in_turn', 'commandbus.wait_at_gates',
                 'commandbus.keep_tokens',
                 'commandbus.look_later']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[

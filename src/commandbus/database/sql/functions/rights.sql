@@ -31,6 +31,7 @@ language sql immutable as $$
         ('mark_dispatch_failed', '{sender,worker,api}'),
         ('begin_load', '{sender,worker,api}'),
         ('load_chunk', '{sender,worker,api}'),
+        ('note_load_total', '{sender,worker,api}'),
         ('seal_load', '{sender,worker,operator,api}'),
         ('fail_load', '{sender,worker,api}'),
         ('dispatch_load', '{sender,worker,operator,api}'),
@@ -57,6 +58,7 @@ language sql immutable as $$
         ('sweep_progress', '{worker}'),
         ('progress_of', '{worker,operator,api,reader}'),
         ('handed_over', '{worker}'),                   -- gives payloads
+        ('still_out', '{worker}'),
         ('complete_commands', '{worker}'),
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),
@@ -78,6 +80,7 @@ language sql immutable as $$
         ('prune_workers', '{worker}'),
         ('add_worker_counts', '{worker}'),
         ('claim_chore', '{worker}'),
+        ('note_chore', '{worker}'),
         ('next_bulk', '{worker}'),
         ('declare_secrets', '{worker,api}'),
         ('retention_due', '{worker,operator,reader}'),
@@ -193,6 +196,8 @@ language sql immutable as $$
         ('command_payload', '{operator,api}'),
         ('marked_payload', '{operator,api}'),          -- gives payloads
         ('command_meta', '{operator,api}'),
+        ('command_reply', '{operator,api}'),           -- gives what was replied
+        ('former_payloads', '{operator,api}'),         -- gives payloads
         ('list_failure_groups', '{operator,api,reader}'),
         ('group_id', '{operator,api,reader}'),
         ('failure_stack', '{operator,api,reader}'),

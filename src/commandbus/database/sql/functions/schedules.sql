@@ -122,7 +122,7 @@ end $$;
 --   returns resumed, same (it was not paused), stale (look again), or null: there is no such schedule
 create or replace function commandbus.resume_schedule(
     p_domain text, p_name text, p_version bigint, p_next timestamptz, p_catch_up boolean,
-    p_actor text default null
+    p_actor text default null, p_reason text default null
 ) returns text
 language plpgsql as $$
 declare
@@ -143,12 +143,13 @@ begin
            look_at = case when p_catch_up then s.next_tick_at else p_next end
      where s.schedule_id = v_found.schedule_id returning * into v_found;
     perform commandbus.audit_schedule('SCHEDULE_RESUMED', v_found, p_actor, jsonb_build_object(
-        'catch_up', p_catch_up, 'next_tick_at', commandbus.iso8601(v_found.next_tick_at)));
+        'catch_up', p_catch_up, 'next_tick_at', commandbus.iso8601(v_found.next_tick_at), 'reason', p_reason));
     return 'resumed';
 end $$;
 
 -- Removes a schedule; the commands that it has sent stay. False: there is none.
-create or replace function commandbus.delete_schedule(p_domain text, p_name text, p_actor text default null)
+create or replace function commandbus.delete_schedule(
+    p_domain text, p_name text, p_actor text default null, p_reason text default null)
 returns boolean
 language plpgsql as $$
 declare
@@ -161,14 +162,15 @@ begin
     end if;
     perform commandbus.audit_schedule('SCHEDULE_DELETED', v_found, p_actor, jsonb_build_object(
         'command_type', v_found.command_type, 'cron', v_found.cron, 'timezone', v_found.timezone,
-        'every_seconds', v_found.every_seconds, 'at', commandbus.iso8601(v_found.at)));
+        'every_seconds', v_found.every_seconds, 'at', commandbus.iso8601(v_found.at), 'reason', p_reason));
     return true;
 end $$;
 
 -- Sends the command of a schedule now, whatever its state, and moves no tick.
 --   returns sent; repeat: this id was sent by this schedule before; known: by something else; null: no such schedule
 create or replace function commandbus.trigger_schedule(
-    p_domain text, p_name text, p_command_id uuid, p_actor text default null, p_on_behalf jsonb default null
+    p_domain text, p_name text, p_command_id uuid, p_actor text default null, p_on_behalf jsonb default null,
+    p_reason text default null
 ) returns text
 language plpgsql as $$
 declare
@@ -196,7 +198,8 @@ begin
     update commandbus.command_bus_schedule s set last_trigger_id = p_command_id
      where s.schedule_id = v_found.schedule_id;
     perform commandbus.audit_schedule(
-        'SCHEDULE_TRIGGERED', v_found, p_actor, jsonb_build_object('command_id', p_command_id));
+        'SCHEDULE_TRIGGERED', v_found, p_actor, jsonb_build_object(
+            'command_id', p_command_id, 'reason', p_reason));
     perform commandbus.audit_bypass(
         p_domain, array[p_command_id], array[v_found.command_type], v_governed, p_on_behalf, 'trigger');
     return 'sent';

@@ -22,7 +22,8 @@ begin
 end $$;
 
 -- Ends a token; returns when it was ended, which may have been before; null if there is none.
-create or replace function commandbus.revoke_api_token(p_token_id text, p_actor text default null)
+create or replace function commandbus.revoke_api_token(
+    p_token_id text, p_actor text default null, p_reason text default null)
 returns timestamptz
 language plpgsql as $$
 declare
@@ -40,7 +41,7 @@ begin
     end if;
     insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
     values ('*', p_token_id::uuid, 'TOKEN_REVOKED', v_revoked_at,
-            jsonb_build_object('user_id', v_user_id), p_actor);
+            jsonb_strip_nulls(jsonb_build_object('user_id', v_user_id, 'reason', p_reason)), p_actor);
     return v_revoked_at;
 end $$;
 

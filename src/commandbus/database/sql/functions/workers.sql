@@ -88,14 +88,26 @@ begin
     if not pg_try_advisory_xact_lock(hashtextextended('commandbus.chore.' || p_name, 0)) then
         return false;
     end if;
-    insert into commandbus.command_bus_chore as k (name, started_at)
-    values (p_name, clock_timestamp())
-    on conflict (name) do update set started_at = excluded.started_at
+    insert into commandbus.command_bus_chore as k (name, started_at, every)
+    values (p_name, clock_timestamp(), p_every)
+    on conflict (name) do update set started_at = excluded.started_at, every = excluded.every
      where k.started_at <= excluded.started_at - p_every;
     return found;
 end $$;
 
--- The same for the chores of time, which every process asks for, a service too. Only these: who may claim any chore
+-- What a chore has done, for those who look; no text of it may come from a command.
+--   p_told: {"<domain>": "<what was done there>"}; '*' for what is about all domains
+create or replace function commandbus.note_chore(p_name text, p_told jsonb, p_failed boolean default false)
+returns void
+language plpgsql as $$
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    update commandbus.command_bus_chore k
+       set ended_at = clock_timestamp(), failed = p_failed, told = p_told
+     where k.name = p_name;
+end $$;
+
+-- claim_chore for the chores of time, which every process asks for, a service too. Only these: who may claim any chore
 -- could keep the others from theirs.
 create or replace function commandbus.claim_keeping(p_what text, p_every interval) returns boolean
 language plpgsql as $$

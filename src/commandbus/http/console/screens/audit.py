@@ -13,6 +13,7 @@ from starlette.responses import Response
 from commandbus.access.model import Scope
 from commandbus.commands.people import PersonEvent
 from commandbus.errors import InvalidInputError
+from commandbus.http.console.formats import now
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.queries import Blank, DomainFilter, MomentFilter
 from commandbus.http.console.screen import Group, Page, Screen
@@ -74,14 +75,19 @@ def search_of(view: View, wanted: Wanted) -> Callable[..., Awaitable[PageOf[Any]
     )  # fmt: skip
 
 
-@screen.page("/audit")
+@screen.page("/audit", live=5.0)
 async def show(view: Show, paging: PageOf50, wanted: Criteria) -> Page:
-    """What people did, newest first; one switch adds the events of workers and senders."""
+    """What people did, newest first; one switch adds the events of workers and senders. Rows stay
+    where they are: a bar says how many are newer. A search that walks far is not repeated.
+    """
     found: PageOf[AuditEvent] | PageOf[PersonEvent] = await search_of(view, wanted)(**paging)
     chosen = {name: value for name, value in wanted._asdict().items() if name != "machine"}
     return view.page(
         "audit/index.html",
         "Audit",
+        final=bool(
+            paging.get("cursor") or found.searched_to or (wanted.until and wanted.until < now())
+        ),
         events=found.items,
         searched_to=found.searched_to,
         next=view.here_with(cursor=found.next_cursor) if found.next_cursor else None,

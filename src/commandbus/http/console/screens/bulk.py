@@ -137,11 +137,10 @@ async def ask_resume(view: Show, operation_id: UUID) -> Page:
             f"What is done stays done: {found.acted:,} of {found.total:,}.",
             "What was parked since it began is no part of it.",
         ],
-        reason=False,
         look="primary",
         rates=rates_for(found.left, found.rate),
-        cli=f"commandbus bulk resume {operation_id} --no-wait",
-        curl=curl(view, "POST", path, {}),
+        cli=f"commandbus bulk resume {operation_id} --no-wait --reason why",
+        curl=curl(view, "POST", path, {"reason": "why"}),
     )
 
 
@@ -150,7 +149,9 @@ async def resume(view: Show, operation_id: UUID, form: Fields) -> Response:
     """Go on with what is left, at another rate if one is chosen."""
     await _reached(view, operation_id)
     rate = None if form.text("rate") == "same" else rate_in(form)
-    await view.bus.bulk.resume(operation_id, rate=rate, operator=view.actor)
+    await view.bus.bulk.resume(
+        operation_id, rate=rate, reason=form.required("reason", "Reason"), operator=view.actor
+    )
     return view.to("bulk.operation", "It goes on.", operation_id=operation_id)
 
 

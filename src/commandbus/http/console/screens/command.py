@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from starlette.responses import Response
 
 from commandbus.access.model import Scope
+from commandbus.http.console.formats import pretty_json, raw_json
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.screens.decisions import curl
@@ -23,6 +24,17 @@ screen = Screen(
 
 #: Seconds between two events from which on the wait is drawn, and the longest one that is.
 WAIT_SHOWN = 1.0
+
+#: Where a reply is: words, and the picture and colour of its badge.
+REPLIES: dict[str, tuple[str, str, str]] = {
+    "open": ("follows when it ends", "s-pending", "pending"),
+    "unwanted": ("nobody wants one", "dot", "pending"),
+    "waiting": ("waits to be taken", "s-waits", "waits"),
+    "leased": ("is being read", "s-progress", "progress"),
+    "taken": ("was taken", "s-done", "done"),
+    "gone": ("was taken, or removed by retention", "s-done", "pending"),
+    "unknown": ("cannot be found in its queue", "warn", "waits"),
+}
 
 #: What events are called, and the picture and colour of what went wrong or right.
 EVENTS: dict[str, tuple[str, str, str]] = {
@@ -67,6 +79,7 @@ async def life_page(view: View, domain: str, command_id: UUID, problem: str = ""
         command=life.command,
         steps=_shown(life),
         problem=problem,
+        replies=REPLIES,
         cli=f"commandbus show {command_id} --domain {domain}",
         curl=curl(view, "GET", path),
     )
@@ -101,16 +114,24 @@ def _words(step: LifeStep) -> dict[str, Any]:
 
 
 @screen.page("/commands/{domain}/{command_id}/payload", scope=Scope.READ_PAYLOAD)
-async def payload(view: Show, domain: DomainPath, command_id: UUID) -> Page:
-    """What it was sent with, secrets masked."""
-    command = await view.bus.search.require(domain, command_id, viewer=view.viewer)
-    shown = await view.bus.search.payload(domain, command_id)
+async def payload(
+    view: Show, domain: DomainPath, command_id: UUID, form: Literal["indented", "raw"] = "indented"
+) -> Page:
+    """What it was sent with, what it had before it was edited, what was replied; masked."""
+    search = view.bus.search
+    command = await search.require(domain, command_id, viewer=view.viewer)
     return view.page(
         "command/payload.html",
         f"Payload of {command.command_type}",
         command=command,
-        payload=shown,
-        cli=shlex.join(["commandbus", "tsq", "show", str(command_id), "--payload"]),
+        payload=await search.payload(domain, command_id),
+        former=await search.former_payloads(domain, command_id),
+        reply=await search.reply(domain, command_id),
+        replies=REPLIES,
+        written=raw_json if form == "raw" else pretty_json,
+        form=form,
+        cli=shlex.join(["commandbus", "show", str(command_id), "--domain", domain, "--payload"]),
+        curl=curl(view, "GET", f"/api/v1/commands/{domain}/{command_id}/reply?payload=true"),
     )
 
 

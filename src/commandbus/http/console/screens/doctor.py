@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 from starlette.responses import Response
 
 from commandbus.access.model import Scope
@@ -12,6 +15,7 @@ from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
 from commandbus.http.routes.operations import reached
+from commandbus.upkeep.findings import Finding
 from commandbus.upkeep.known import Severity
 
 
@@ -37,15 +41,48 @@ async def show(view: Show) -> Page:
     domains, viewer = view.caller.domains, view.viewer
     last = None if found.last is None else found.last.within(domains, viewer)
     newer = None if found.newer is None else found.newer.within(domains, viewer)
+    is_well = last is not None and not last.findings
     return view.page(
         "doctor/index.html",
         "Doctor",
         last=last,
+        well_since=await view.bus.upkeep.runs.well_since(domains) if is_well else None,
+        leads=partial(_leads, view),
         newer=newer,
         places=_places(view),
         is_running=found.is_running,
         chores=await view.bus.upkeep.chores(view.caller.domains),
     )
+
+
+#: Where what is named by a finding is looked at, if that is no id.
+_PAGES = {
+    "WORKER_SILENT": "workers", "WORKER_STUCK": "workers", "WAKEUPS_DEAD": "workers",
+    "NO_WORKER": "workers", "GATE_UNUSED": "execution_limits",
+}  # fmt: skip
+_OF_DOMAIN = {
+    "DOMAIN_PAUSED": "workers.domain", "QUEUE_MISSING": "workers.domain",
+    "REPLIES_UNREAD": "workers.domain", "REPLIES_REFUSED": "workers.domain",
+    "RETENTION_BEHIND": "workers.upkeep", "CHORE_LATE": "workers.upkeep",
+}  # fmt: skip
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _leads(view: View, finding: Finding, example: str) -> str:
+    """The address of what a finding names; empty: the console has no page of it."""
+    found = _ID.search(example)
+    if found is not None:  # of a command, a batch or a load: finding it tells which
+        return view.url("find", q=found[0])
+    domain, code = finding.domain, finding.code
+    if domain is None:
+        return view.url("tokens") if code.startswith("TOKEN_") else ""
+    if code == "GROUP_COUNTERS":
+        return view.url("troubleshooting.group", domain=domain, fingerprint=example)
+    if code.startswith("SCHEDULE_"):
+        return view.url("schedules.one", domain=domain, name=example)
+    if code in _OF_DOMAIN:
+        return view.url(_OF_DOMAIN[code], domain=domain)
+    return view.url(_PAGES[code], domain=domain) if code in _PAGES else ""
 
 
 def _places(view: View) -> list[str]:

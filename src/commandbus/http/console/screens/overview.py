@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from commandbus.access.visibility import sees_all
 from commandbus.errors import CommandBusError
+from commandbus.gates.model import ExecutionLimit
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
 from commandbus.http.console.view import Show, View
@@ -28,6 +30,8 @@ NEEDS_SHOWN = 8
 #: Seconds for which what stands on other screens is kept, and of how many kinds of callers.
 KEPT_SECONDS = 5.0
 MAX_KEPT = 200
+#: Execution limits, the most waited for first.
+LIMITS_SHOWN = 6
 #: Loads that are not done that are looked at, to find those that stopped.
 LOADS_LOOKED_AT = 100
 
@@ -54,6 +58,14 @@ class Line(NamedTuple):
     icon: str
 
 
+class Strip(NamedTuple):
+    """What came and went in all domains, in each whole minute of the last hour."""
+
+    hour_from: datetime
+    came: list[int | None]
+    went: list[int | None]
+
+
 @screen.page("/", live=2.0)
 async def show(view: Show, domain: DomainFilter = None) -> Page:
     """Four reads, however many domains there are."""
@@ -66,11 +78,14 @@ async def show(view: Show, domain: DomainFilter = None) -> Page:
     bulks = await view.bus.bulk.page(
         domains=domains, status=BulkStatus.RUNNING, viewer=view.viewer, limit=SHOWN
     )
-    needs = needs_of(found, rates)
+    needs, beside = needs_of(found, rates), await _beside(view)
     return view.page(
         "overview/index.html",
         "Overview",
-        lines=[_line(view, need) for need in needs[:NEEDS_SHOWN]] + await _also(view),
+        lines=[_line(view, need) for need in needs[:NEEDS_SHOWN]] + beside.lines,
+        strip=strip_of(rates.values()),
+        limits=_fullest(beside.limits, domains),
+        limits_in=domain,
         decisions=_approvals,
         more=max(0, len(needs) - NEEDS_SHOWN),
         cards=[_card(each, rates.get(each.domain)) for each in found],
@@ -81,6 +96,34 @@ async def show(view: Show, domain: DomainFilter = None) -> Page:
 
 def _card(at: DomainOverview, rates: DomainRates | None) -> Card:
     return Card(at, rates, None if rates is None else rates.seconds_to_drain(at.ready))
+
+
+def strip_of(rates: Iterable[DomainRates]) -> Strip | None:
+    """The hours of all domains in one; None: nobody takes samples."""
+    known = [each for each in rates if each.as_of is not None]
+    if not known:
+        return None
+    return Strip(
+        known[0].hour_from,
+        [_sum(minute) for minute in zip(*(each.in_hour for each in known), strict=True)],
+        [_sum(minute) for minute in zip(*(each.out_hour for each in known), strict=True)],
+    )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    found = [each for each in counts if each is not None]
+    return sum(found) if found else None
+
+
+def _fullest(
+    limits: Iterable[ExecutionLimit], domains: Collection[str] | None
+) -> list[ExecutionLimit]:
+    """Those that most wait for, then those that are fullest."""
+    reached = [each for each in limits if domains is None or each.domain in domains]
+    return sorted(
+        reached,
+        key=lambda each: (-each.waiting, -each.running / (each.max_running or 1), each.domain),
+    )[:LIMITS_SHOWN]
 
 
 async def _open_batches(view: View, domains: frozenset[str] | None) -> list[BatchMetadata]:
@@ -112,24 +155,30 @@ class Kept:
     """
 
     at: float
-    lines: list[Line]
+    lines: list[Line] = field(default_factory=list)
+    limits: list[ExecutionLimit] = field(default_factory=list)
 
 
 #: Of all that look; the oldest goes.
 _KEPT: OrderedDict[Hashable, Kept] = OrderedDict()
 
 
-async def _also(view: View) -> list[Line]:
-    """What waits on other screens; read once in some seconds, beside the reads of the page."""
+async def _beside(view: View) -> Kept:
+    """What stands on other screens; read once in some seconds, beside the reads of the page."""
     key = (id(view.bus), view.visibility)
     known = _KEPT.get(key)
     if known is not None and time.monotonic() - known.at < KEPT_SECONDS:
-        return known.lines
-    found: list[Line] = []
-    for look in (_doctor, _loads, _limits):
-        with suppress(CommandBusError):  # the page is better without it than not at all
-            found += await look(view)
-    _KEPT[key] = Kept(time.monotonic(), found)
+        return known
+    found = Kept(time.monotonic())
+    with suppress(CommandBusError):  # the page is better without it than not at all
+        found.lines += await _doctor(view)
+    with suppress(CommandBusError):
+        found.lines += await _loads(view)
+    with suppress(CommandBusError):
+        found.limits = await view.bus.limits.list(domains=view.caller.domains)
+        found.lines += _waiting_line(view, found.limits)
+    found.at = time.monotonic()
+    _KEPT[key] = found
     _KEPT.move_to_end(key)
     while len(_KEPT) > MAX_KEPT:
         _KEPT.popitem(last=False)
@@ -158,9 +207,8 @@ async def _loads(view: View) -> list[Line]:
     ]
 
 
-async def _limits(view: View) -> list[Line]:
-    found = await view.bus.limits.list(domains=view.caller.domains)
-    waiting = [each for each in found if each.waiting]
+def _waiting_line(view: View, limits: list[ExecutionLimit]) -> list[Line]:
+    waiting = [each for each in limits if each.waiting]
     if not waiting:
         return []
     most = max(waiting, key=lambda each: each.waiting)

@@ -104,8 +104,7 @@ async def ask_delete(view: Show, domain: DomainPath, name: SchedulePath) -> Page
         back=view.url("schedules.one", domain=domain, name=name),
         happens=["It is gone, and sends nothing any more. There is no undo: put it again."],
         stays=["Commands that it has sent stay, and run on.", "Its history stays in the audit."],
-        reason=False,
-        cli=f"commandbus schedule delete {domain} {name}",
+        cli=f"commandbus schedule delete {domain} {name} --reason '…'",
     )
 
 
@@ -118,9 +117,10 @@ async def pause(view: Show, domain: DomainPath, name: SchedulePath, form: Fields
 
 
 @screen.action("/schedules/{domain}/{name}/resume", scope=Scope.OPERATE)
-async def resume(view: Show, domain: DomainPath, name: SchedulePath) -> Response:
+async def resume(view: Show, domain: DomainPath, name: SchedulePath, form: Fields) -> Response:
     """Let it fire again."""
-    await view.bus.schedules.resume(domain, name, operator=view.actor)
+    reason = form.text("reason") or None
+    await view.bus.schedules.resume(domain, name, reason=reason, operator=view.actor)
     return view.to("schedules.one", f"{name} fires again.", domain=domain, name=name)
 
 
@@ -131,14 +131,16 @@ async def trigger(view: Show, domain: DomainPath, name: SchedulePath, form: Fiel
     await view.bus.governance.register()
     sent = await view.bus.schedules.trigger(
         domain, name, command_id=UUID(form.required("command_id")), operator=view.actor,
+        reason=form.text("reason") or None,
         on_behalf=view.bus.governance.on_behalf_of(view.caller, domain),
     )  # fmt: skip
     return view.to("schedules.one", f"Sent as {sent}.", domain=domain, name=name)
 
 
 @screen.action("/schedules/{domain}/{name}/delete", scope=Scope.OPERATE)
-async def delete(view: Show, domain: DomainPath, name: SchedulePath) -> Response:
+async def delete(view: Show, domain: DomainPath, name: SchedulePath, form: Fields) -> Response:
     """Remove it."""
-    if not await view.bus.schedules.delete(domain, name, operator=view.actor):
+    reason = form.required("reason", "Reason")
+    if not await view.bus.schedules.delete(domain, name, reason=reason, operator=view.actor):
         raise ScheduleNotFoundError(domain, name)
     return view.to("schedules", redact_text(f"{name} is removed."))

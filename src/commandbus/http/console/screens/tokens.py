@@ -71,8 +71,7 @@ async def ask_revoke(view: Show, token_id: TokenPath) -> Page:
             *(["You came with this one: you will be signed out."] if is_this else []),
         ],
         stays=["Other tokens of this user stay.", "What was begun with it goes on."],
-        reason=False,
-        cli=f"commandbus token revoke {token_id}",
+        cli=f"commandbus token revoke {token_id} --reason '…'",
     )
 
 
@@ -86,9 +85,10 @@ async def _is_of_another(view: View) -> bool:
 @screen.action(
     "/tokens/{token_id}/revoke", scope=Scope.READ, alternatives=ANY, proof=_is_of_another
 )
-async def revoke(view: Show, token_id: TokenPath) -> Response:
+async def revoke(view: Show, token_id: TokenPath, form: Fields) -> Response:
     """End a token: one's own, or as an administrator of all domains any."""
-    await TokensOf(view.bus.tokens, view.caller).revoke(token_id)
+    reason = form.required("reason", "Reason")
+    await TokensOf(view.bus.tokens, view.caller).revoke(token_id, reason)
     view.here.revocations.tell(token_id)
     return view.to("tokens", "The token is revoked.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -11,10 +12,12 @@ from commandbus.errors import InvalidInputError
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.screens.decisions import curl
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.base import DomainPath, TypeQuery
 from commandbus.upkeep.overview import DomainOverview
+from commandbus.upkeep.retention import PRUNERS, RetentionRule
 
 screen = Screen(
     "workers", "Workers", order=80, group=Group.RUNNING, icon="worker", shortcut="w",
@@ -29,6 +32,25 @@ PAUSES = [
     ("14400", "4 hours"),
     ("86400", "1 day"),
 ]
+
+
+#: What retention calls what it removes, and what people call it.
+KINDS = {
+    "audit": "Events of what has ended",
+    "archives": "Archived messages, with the payloads of what has ended",
+    "replies": "Replies that nobody took",
+    "commands": "Commands and batches that have ended",
+}
+#: The chore that removes it.
+PRUNING = "prune old rows"
+
+
+class Kept(NamedTuple):
+    """How long one kind is kept, and by which rule; none: for ever."""
+
+    what: str
+    kind: str
+    rule: RetentionRule | None
 
 
 @screen.page("/workers", live=5.0)
@@ -53,6 +75,29 @@ async def domain(view: Show, domain: DomainPath) -> Page:
         "workers/domain.html", domain, at=at, rates=rates, workers=workers, pauses=pauses,
         seconds_left=None if rates is None else rates.seconds_to_drain(at.ready),
     )  # fmt: skip
+
+
+@screen.page("/domains/{domain}/upkeep", name="workers.upkeep", live=5.0)
+async def upkeep(view: Show, domain: DomainPath) -> Page:
+    """What is kept how long, and the chores: when each was done, when it is due, what it did."""
+    await _stand_of(view, domain)
+    rules = await view.bus.upkeep.get_retention()
+    chores = await view.bus.upkeep.chores([domain])
+    removed = next((each for each in chores if each.name == PRUNING), None)
+    return view.page(
+        "workers/upkeep.html", f"Upkeep of {domain}", domain=domain, chores=chores,
+        kept=[_kept(rules, domain, kind) for kind in PRUNERS],
+        removed=removed,
+        cli=f"commandbus db retention set audit 90d --domain {domain}\n"
+        "commandbus db prune --dry-run",
+        curl=curl(view, "GET", "/api/v1/chores"),
+    )  # fmt: skip
+
+
+def _kept(rules: list[RetentionRule], domain: str, kind: str) -> Kept:
+    """The rule that holds: its own, or else that of all domains."""
+    found = {each.domain: each for each in rules if each.kind == kind}
+    return Kept(KINDS.get(kind, kind), kind, found.get(domain) or found.get(None))
 
 
 @screen.page("/domains/{domain}/pause", scope=Scope.OPERATE, name="workers.ask_pause")
@@ -104,7 +149,9 @@ async def resume(view: Show, domain: DomainPath, form: Fields) -> Response:
     """End the pause of a domain, or of one of its command types."""
     await _stand_of(view, domain)
     chosen = form.text("type") or None
-    was_paused = await view.bus.resume(domain, type=chosen, operator=view.actor)
+    was_paused = await view.bus.resume(
+        domain, type=chosen, reason=form.text("reason") or None, operator=view.actor
+    )
     what = chosen or domain
     notice = (
         f"{what} is resumed." if was_paused else f"{what} was not paused: somebody was quicker."
