@@ -108,6 +108,25 @@ async def test_the_console_can_be_switched_off(bus: CommandBus) -> None:
         assert (await client.get("/", headers={"Accept": "text/html"})).status_code == 404
 
 
+async def test_how_close_rows_stand_is_chosen_by_a_form_and_kept_in_a_cookie(
+    bus: CommandBus,
+) -> None:
+    async with console(bus) as browser:
+        first = await browser.text("/workers")
+        answer = await browser.submit(first, "/theme", density="compact")
+        second = await browser.text("/workers")
+        await browser.submit(second, "/theme", density="none")
+        third = await browser.text("/workers")
+
+    assert answer.headers["location"] == "/console/workers"
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert ['data-density="compact"' in each for each in (first, second, third)] == [
+        False,
+        True,
+        False,
+    ]
+
+
 async def test_the_theme_is_chosen_by_a_form_and_kept_in_a_cookie(bus: CommandBus) -> None:
     async with console(bus) as browser:
         first = await browser.text("/settings")

@@ -110,9 +110,24 @@ def test_a_typed_filter_is_in_every_link_and_line_of_the_page(browser: Any, dsn:
         page.get_by_label("Error code").press_sequentially("_OF_NOBODY")
         page.wait_for_selector("text=None matches")
         assert page.get_by_text("Cancel the chosen ones").count() == 0
+        # A time is typed in the viewer's zone, here an hour ahead of UTC, and is sent with it.
+        assert "NO_ACCOUNT" in page.locator("#l-codes").text_content()
+        since = page.get_by_label("Sent from")
+        since.fill("2026-01-02T03:04")
+        page.wait_for_function("() => location.search.includes('created_after=2026-01-02T02%3A04')")
+        page.get_by_role("button", name="UTC or local").click()
+        assert since.input_value() == "2026-01-02T02:04"
+        page.reload()
+        page.wait_for_selector(IS_LIVE)
+        assert since.input_value() == "2026-01-02T02:04"
+        page.get_by_role("button", name="UTC or local").click()
+        assert since.input_value() == "2026-01-02T03:04"
         # What else sends one back to this page sends one to this filter.
         page.get_by_role("button", name="Theme").click()
         page.wait_for_load_state()
+        assert "NO_ACCOUNT_OF_NOBODY" in page.url
+        page.get_by_role("button", name="Compact rows").click()
+        page.wait_for_selector("[data-density=compact]")
         assert "NO_ACCOUNT_OF_NOBODY" in page.url
         window.check("a typed filter")
         window.close()

@@ -27,6 +27,7 @@ from commandbus.http.console.reference import Reference
 from commandbus.http.console.registry import Registry, registry
 from commandbus.http.console.rendering import assets
 from commandbus.http.console.screen import Count, Screen
+from commandbus.http.console.suggestions import Suggestions
 from commandbus.http.context import info_of
 from commandbus.http.peers import address_of
 from commandbus.http.platform import Platform
@@ -56,6 +57,7 @@ class Console:
         self.door = door
         self.registry: Registry = registry()
         self.live = Live()
+        self.suggestions = Suggestions()
         self.read_seconds = READ_SECONDS
         self.placeholders = Placeholders()
         self.streams = LongPolls(here.budgets.console, here.settings)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 THEME = "commandbus-theme"
 NOTICE = "commandbus-notice"
 THEMES = ("auto", "light", "dark")
+#: How close rows stand: 36 or 28 pixels.
+DENSITY = "commandbus-density"
+DENSITIES = ("normal", "compact")
 #: Seconds that a notice waits for its page.
 NOTICE_SECONDS = 30
 MAX_NOTICE = 500
@@ -69,6 +72,12 @@ def theme_of(request: Request) -> str:
     return found if found in THEMES else "auto"
 
 
+def density_of(request: Request) -> str:
+    """How close the rows of tables stand in a browser; `normal` if it has not chosen."""
+    found = request.cookies.get(DENSITY, DENSITIES[0])
+    return found if found in DENSITIES else DENSITIES[0]
+
+
 def path_of(root: str) -> str:
     """The path that cookies of the console are for."""
     return f"{root}/console"
@@ -76,9 +85,19 @@ def path_of(root: str) -> str:
 
 def set_theme(response: Response, root: str, theme: str, *, is_secure: bool) -> None:
     """Remember a theme for a year."""
+    _remember(response, root, THEME, theme if theme in THEMES else "auto", is_secure=is_secure)
+
+
+def set_density(response: Response, root: str, density: str, *, is_secure: bool) -> None:
+    """Remember for a year how close rows stand."""
+    value = density if density in DENSITIES else DENSITIES[0]
+    _remember(response, root, DENSITY, value, is_secure=is_secure)
+
+
+def _remember(response: Response, root: str, name: str, value: str, *, is_secure: bool) -> None:
     response.set_cookie(
-        THEME, theme if theme in THEMES else "auto", max_age=31_536_000, path=path_of(root),
-        secure=is_secure, httponly=True, samesite="strict",
+        name, value, max_age=31_536_000, path=path_of(root), secure=is_secure, httponly=True,
+        samesite="strict",
     )  # fmt: skip
 
 

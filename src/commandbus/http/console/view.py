@@ -116,6 +116,11 @@ class View:
         return cookies.theme_of(self.request)
 
     @property
+    def density(self) -> str:
+        """`normal` or `compact`."""
+        return cookies.density_of(self.request)
+
+    @property
     def address(self) -> str:
         """Path and query of this page, as the browser knows them."""
         query = self.request.url.query

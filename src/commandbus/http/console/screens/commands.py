@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -85,6 +85,7 @@ async def show(
         "Commands",
         final=not is_first,
         commands=page.items,
+        suggested=await view.console.suggestions.of(view, place, page.items),
         searched_to=page.searched_to,
         place=place,
         criteria={name: "" if value is None else value for name, value in criteria.items()},
@@ -104,8 +105,10 @@ async def show(
     )  # fmt: skip
 
 
-def _said(value: Any) -> str:
-    return look_of(value).word if isinstance(value, CommandStatus) else str(value)
+def _said(value: Any) -> str | datetime:
+    if isinstance(value, CommandStatus):
+        return look_of(value).word
+    return value if isinstance(value, datetime) else str(value)
 
 
 def _plain(given: dict[str, Any]) -> dict[str, str]:

@@ -125,10 +125,13 @@ async def leave(view: Show) -> Response:
 
 @screen.action("/theme", name="theme", scope=Scope.READ, alternatives=ANY, audited=False)
 async def theme(view: Show, form: Fields) -> Response:
-    """Choose light, dark, or what the system says."""
+    """Choose light, dark, or what the system says; or how close the rows of tables stand."""
     back = form.text("back")
     target = back if back.startswith(view.here.url(f"{ROOT}/")) else view.url("overview")
-    answer = RedirectResponse(target, 303)
+    answer, root = RedirectResponse(target, 303), view.here.url("")
     is_secure = view.console.is_secure(view.request)
-    cookies.set_theme(answer, view.here.url(""), form.text("theme"), is_secure=is_secure)
+    if density := form.text("density"):
+        cookies.set_density(answer, root, density, is_secure=is_secure)
+    else:
+        cookies.set_theme(answer, root, form.text("theme"), is_secure=is_secure)
     return answer

@@ -13,11 +13,7 @@ on(document, "click", (event) => {
   }
   const chooser = hit("[data-choose-all]");
   if (chooser) all(`input[name="${CSS.escape(chooser.dataset.chooseAll)}"]`).forEach((box) => { box.checked = chooser.checked; });
-  if (hit("[data-utc]")) {
-    clock.utc = !clock.utc;
-    stored("utc", clock.utc ? "1" : "0");
-    showTimes();
-  }
+  if (hit("[data-utc]")) switchZone();
   if (hit("[data-opens]")) {
     event.preventDefault();
     open(find(hit("[data-opens]").dataset.opens));

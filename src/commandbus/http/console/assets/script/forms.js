@@ -11,8 +11,7 @@ const filter = async (form) => {
   if (number !== asked) return; // what was typed since is asked for already
   if (!body) { if (answer) location.href = address; return; }
   history.replaceState(null, "", address);
-  const back = find("input[name=back]");
-  if (back) back.value = location.pathname + rest;
+  for (const back of all("input[name=back]")) back.value = location.pathname + rest;
   if (find("[data-address]")) find("[data-address]").textContent = location.pathname + rest;
   const domain = find("#switch");
   if (domain) domain.value = query.get("domain") || "";

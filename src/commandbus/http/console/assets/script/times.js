@@ -22,6 +22,34 @@ const showTimes = (within = document) => {
   for (const element of all("[data-zone]", within)) element.textContent = zone();
 };
 
+// Moments of a filter are typed in the viewer's zone, and sent with it; what nobody changed is sent as it came.
+const momentOf = (each) => new Date(each.value + (zone() === "UTC" ? "Z" : ""));
+const showMoments = () => {
+  for (const each of all("[data-moment]")) {
+    const text = absolute(new Date(each.dataset.moment)).replace(" ", "T");
+    each.value = text.endsWith(":00") ? text.slice(0, -3) : text;
+    each.dataset.shown = each.value;
+  }
+};
+on(document, "formdata", (event) => {
+  for (const each of all("input[type=datetime-local]", event.target)) {
+    if (!each.value) continue;
+    const isSame = each.value === each.dataset.shown;
+    event.formData.set(each.name, isSame ? each.dataset.moment : momentOf(each).toISOString());
+  }
+});
+const switchZone = () => {
+  for (const each of all("input[type=datetime-local]")) {
+    if (!each.value) delete each.dataset.moment;
+    else if (each.value !== each.dataset.shown) each.dataset.moment = momentOf(each).toISOString();
+  }
+  clock.utc = !clock.utc;
+  stored("utc", clock.utc ? "1" : "0");
+  showMoments();
+  showTimes();
+};
+showMoments();
+
 // On paper: whole times in UTC, and nothing folded
 let folded = [];
 on(window, "beforeprint", () => {
