@@ -1021,7 +1021,7 @@ function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABL
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 85c12a5aa6265d765039c9cd1be11bc9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ff13a2c9cb00142ca40acea8e45ade36
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
@@ -1095,7 +1095,7 @@ function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 758a7c773a840d94a324e20afd19b9bd
 function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, body 1250d3c79ea91adb24195a73c8c53ec2
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body c0c9cc11730861489631d7765fae0b1d
 function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
     sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
 function commandbus.drop_unique_of(p_sends jsonb) returns void
@@ -1308,8 +1308,8 @@ function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body b5de758dce8183dede7bd877abf8a61d
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
-function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean) returns void
-    plpgsql, volatile, body afe93713be590ae9ed22ec288dba8dea
+function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean, p_was_leased boolean DEFAULT false) returns void
+    plpgsql, volatile, body 93ea87df0cd129569864c8eb8462e35e
 function commandbus.leave_gates(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 3966abceddafd899b7bbf73ec50c80ef
 function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
@@ -1534,12 +1534,8 @@ function commandbus.queue_verb(p_verb text, p_physical text) returns text
     sql, stable, body 63ccd1fab01305e9cc6f69947650f3ca
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
-function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body a60a845ff76c967483e8e72a49f944e9
-function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8504695c285e1e117000a087e60f1e6d
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body a19d9dcc1df4f94ab10f210689b2b315
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body 4281520cf2a392cc165d20983e03e1ec
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -1553,7 +1549,7 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body d5b6d6a1bc9298cbca33d97ee724c494
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 2aa64afd65ee518cb52bbf2c47a4503a
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
@@ -1699,7 +1695,7 @@ function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns T
 function commandbus.role_names(p_prefix text) returns TABLE(role text, name text, id oid)
     sql, stable, body 7ea03f7879cdaa80fa3034583869996f
 function commandbus.room_at(p_domain text, p_gate text, p_now timestamp with time zone) returns integer
-    sql, stable, body 1bda8c3897eed7f0d95be4c52923beed
+    plpgsql, stable, body 6cfcff3744a265f80c41d3826a0a9b6d
 function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_hash bytea, p_overlap interval DEFAULT '00:00:00'::interval, p_actor text DEFAULT NULL::text) returns SETOF commandbus.command_bus_api_token
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.rule_changed(p_domain text, p_type text, p_by_key boolean, p_event text, p_details jsonb, p_actor text) returns void
@@ -1816,6 +1812,10 @@ function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns intege
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 632022549f719a8639a2c49920b8279a
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
+function commandbus.take_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
+    plpgsql, volatile, body 031fb50ae636910a8a50b8bb817ea190
+function commandbus.take_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
+    plpgsql, volatile, set enable_indexscan=on, body f4d54a2441cade144ca5086f4f7c44c6
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.take_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT msg_ids bigint[], OUT messages jsonb[]) returns record

@@ -164,8 +164,10 @@ end $$;
 -- Leases of these commands have ended, or the commands have. Called last by each function that ends them, after
 -- the batches.
 --   p_is_over: they will not start again by themselves: the next of their keys may
-create or replace function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean)
-returns void
+--   p_was_leased: all of them were leased, so that none waits at a gate
+create or replace function commandbus.leave_flow(
+    p_domain text, p_command_ids uuid[], p_is_over boolean, p_was_leased boolean default false
+) returns void
 language plpgsql as $$
 declare
     v_has_rules boolean;
@@ -173,7 +175,9 @@ declare
 begin
     select f.has_rules, f.has_keys into v_has_rules, v_has_keys
       from commandbus.command_bus_flow f where f.domain = p_domain;
-    if v_has_rules then
+    if v_has_rules and p_was_leased then
+        perform commandbus.drop_places(p_domain, p_command_ids);
+    elsif v_has_rules then
         perform commandbus.free_places(p_domain, p_command_ids);
     end if;
     if v_has_keys and p_is_over then
@@ -181,22 +185,23 @@ begin
     end if;
 end $$;
 
--- The messages that a receive takes where the domain has levels, limits or keys.
-create or replace function commandbus.read_by_flow(
+-- The messages that a receive takes where the domain has levels, limits or keys, in two lists; null: none is.
+create or replace function commandbus.take_by_flow(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
-    p_except text[], p_places int
-) returns table (msg_id bigint, message jsonb)
+    p_except text[], p_places int, out o_msg_ids bigint[], out o_messages jsonb[]
+)
 language plpgsql as $$
 begin
     if p_flow.has_keys then
         perform commandbus.resume_keys(p_flow.domain);
     end if;
     if p_flow.has_rules then
-        return query select * from commandbus.read_gated(
-            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except, p_places);
+        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
+          into o_msg_ids, o_messages
+          from commandbus.read_gated(p_flow, p_now, p_vt, p_quantity, p_from_head, p_except, p_places) r;
     else
-        return query select * from commandbus.read_due(
-            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+        select d.o_msg_ids, d.o_messages into o_msg_ids, o_messages
+          from commandbus.take_due(p_flow, p_now, p_vt, p_quantity, p_from_head, p_except) d;
     end if;
 end $$;
 

@@ -75,22 +75,33 @@ end $$;
 
 -- How many more a gate would admit, without a lock: only to know whether to try. A gate without a rule: very many.
 create or replace function commandbus.room_at(p_domain text, p_gate text, p_now timestamptz) returns int
-language sql stable as $$
-    select coalesce((
-        select case when r.paused_at is not null and (r.paused_until > p_now) is not false then 0
-                    -- the clock went back: to be put right by who has the lock
-                    when g.refilled_at > p_now + make_interval(secs => 1 + r.burst * r.per_seconds / r.rate) then 1
-                    else least(
-                        r.max_running - (select count(*) from commandbus.command_bus_slot s
-                                          where s.domain = p_domain and s.gate = p_gate),
-                        floor(commandbus.tokens_at(p_now, g.tokens, g.refilled_at, r.rate / r.per_seconds, r.burst)
-                              + 0.000001),
-                        1000000)::int end
-          from commandbus.command_bus_flow_rule r
-          left join commandbus.command_bus_gate g on g.domain = r.domain and g.gate = p_gate
-         where r.domain = p_domain and r.command_type = commandbus.gate_type(p_gate)
-           and r.by_key = commandbus.is_key_gate(p_gate)), 1000000)
-$$;
+language plpgsql stable as $$
+declare
+    v_rule commandbus.command_bus_flow_rule;
+    v_gate commandbus.command_bus_gate;
+begin
+    select * into v_rule from commandbus.command_bus_flow_rule r
+     where r.domain = p_domain and r.command_type = commandbus.gate_type(p_gate)
+       and r.by_key = commandbus.is_key_gate(p_gate);
+    if not found then
+        return 1000000;
+    elsif v_rule.paused_at is not null and (v_rule.paused_until > p_now) is not false then
+        return 0;
+    end if;
+    if v_rule.rate is not null then
+        select * into v_gate from commandbus.command_bus_gate g where g.domain = p_domain and g.gate = p_gate;
+        -- The clock went back: to be put right by who has the lock.
+        if v_gate.refilled_at > p_now + make_interval(secs => 1 + v_rule.burst * v_rule.per_seconds / v_rule.rate) then
+            return 1;
+        end if;
+    end if;
+    return least(
+        v_rule.max_running - (select count(*) from commandbus.command_bus_slot s
+                               where s.domain = p_domain and s.gate = p_gate),
+        floor(commandbus.tokens_at(
+            p_now, v_gate.tokens, v_gate.refilled_at, v_rule.rate / v_rule.per_seconds, v_rule.burst) + 0.000001),
+        1000000)::int;
+end $$;
 
 -- When somebody who waits may start: now, if a gate seems to have room, else when the next token comes; null: not by
 -- itself. For due_in: a worker that is idle receives no earlier.
@@ -203,10 +214,11 @@ begin
     return v_gone;
 end $$;
 
--- read_due where the domain has limits or paused types. Those who wait come first, with half of the group if others
+-- take_due where the domain has limits or paused types. Those who wait come first, with half of the group if others
 -- are due; the rest of the group is for what is due, and then for those who wait again. What is due and stopped by a
 -- gate makes room in the group for what is due behind it, five times at most, and not once somebody has got a place:
 -- a place is to be used, so the group goes to its worker, who asks again for the rest.
+-- What no limit is about goes by without a look at its row: messages name the type of their command.
 --   p_places: handlers that are free now; null: any number. What has a gate is not leased ahead of them.
 create or replace function commandbus.read_gated(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
@@ -228,6 +240,10 @@ declare
     v_share    int;
     v_number   int;
     v_is_short boolean := false;
+    -- Types that have limits; '' stands for all of the domain.
+    v_types    text[] := array(
+        select distinct r.command_type from commandbus.command_bus_flow_rule r where r.domain = p_flow.domain);
+    v_free     bigint[];
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'to receive under a limit needs the isolation level read committed'
@@ -256,11 +272,23 @@ begin
     end if;
     for v_round in 1 .. 5 loop
         exit when v_left <= 0 or not v_is_due;
-        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
-          into v_msg_ids, v_messages
-          from commandbus.read_due(
-               p_flow, p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) r;
+        select d.o_msg_ids, d.o_messages into v_msg_ids, v_messages
+          from commandbus.take_due(p_flow, p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) d;
         exit when v_msg_ids is null;
+        if '' <> all(v_types) then
+            v_free := array(select u.msg_id from unnest(v_msg_ids, v_messages) u(msg_id, message)
+                             where u.message ->> 'type' <> all(v_types));
+            v_left := v_left - cardinality(v_free);
+            if cardinality(v_free) = cardinality(v_msg_ids) then
+                return query select u.* from unnest(v_msg_ids, v_messages) u;
+                exit;
+            end if;
+            return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
+                          where u.msg_id = any(v_free);
+            select array_agg(u.msg_id order by u.msg_id), array_agg(u.message order by u.msg_id)
+              into v_msg_ids, v_messages from unnest(v_msg_ids, v_messages) u(msg_id, message)
+             where u.msg_id <> all(v_free);
+        end if;
         if p_flow.has_levels then
             select t.o_msg_ids, t.o_messages into v_msg_ids, v_messages
               from commandbus.in_turn(p_flow, v_msg_ids, v_messages) t;

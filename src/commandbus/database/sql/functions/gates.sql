@@ -218,12 +218,22 @@ begin
          where w.command_id = u.command_id and starts_with(w.gate, 'l:'));
 end $$;
 
--- These commands have no place any more.
+-- These commands have no place any more. Where the domain has few places these are read instead of one look for each
+-- command.
 create or replace function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
 language plpgsql as $$
 declare
-    v_rows tid[] := commandbus.slot_rows(p_domain, p_command_ids);
+    c_few  constant int := 10;
+    v_rows tid[];
+    v_held uuid[];
 begin
+    select array_agg(f.ctid), array_agg(f.command_id) into v_rows, v_held
+      from (select s.ctid, s.command_id from commandbus.command_bus_slot s where s.domain = p_domain
+             order by s.domain, s.gate, s.command_id limit c_few + 1) f;
+    if v_rows is null or cardinality(v_rows) <= c_few and not v_held && p_command_ids then
+        return;
+    end if;
+    v_rows := commandbus.slot_rows(p_domain, p_command_ids);
     delete from commandbus.command_bus_slot s where s.ctid = any(v_rows);
 end $$;
 

@@ -73,7 +73,7 @@ begin
         end if;
         perform commandbus.publish_replies(p_domain, v_queues, v_replies);
         perform commandbus.move_batch_counters(v_batches, 'open', 'completed');
-        perform commandbus.leave_flow(p_domain, v_ids, true);
+        perform commandbus.leave_flow(p_domain, v_ids, true, true);
     end if;
     return v_ids;
 end $$;

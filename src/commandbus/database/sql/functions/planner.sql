@@ -59,7 +59,7 @@ begin
                 'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
                 'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
                 'commandbus.release_waiting', 'commandbus.gates_without_rule', 'commandbus.drop_unused_gates',
-                'commandbus.slot_rows', 'commandbus.waiting_rows',
+                'commandbus.slot_rows', 'commandbus.waiting_rows', 'commandbus.drop_places',
                 'commandbus.dispatch_figures']),
             -- Called by functions that have index scans off; here the index gives the order of a key.
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
@@ -69,7 +69,7 @@ begin
             -- collect and sort all that are due.
             ('set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
-            ('set enable_indexscan = on', array['commandbus.read_due']),
+            ('set enable_indexscan = on', array['commandbus.take_due']),
             ('set enable_seqscan = off set enable_bitmapscan = off', array[
                 'commandbus.first_due', 'commandbus.scale_metric',
                 'commandbus.domain_activity', 'commandbus.limit_activity', 'commandbus.queue_counts',

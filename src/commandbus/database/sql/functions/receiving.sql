@@ -47,9 +47,8 @@ begin
         return;
     end if;
     if v_flow.has_levels or v_flow.has_rules or v_flow.has_keys then
-        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
-          into v_msg_ids, v_messages
-          from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) r;
+        select t.o_msg_ids, t.o_messages into v_msg_ids, v_messages
+          from commandbus.take_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) t;
     else
         select t.msg_ids, t.messages into v_msg_ids, v_messages
           from commandbus.take_messages(
