@@ -132,7 +132,7 @@ class ChunkSender:
     async def _next_chunk(self, commands: Iterator[NewCommand]) -> _Chunk | None:
         """The next commands, encoded slice by slice once it is known how.
 
-        Thousands of prepared commands at once would be so many objects that the garbage collector
+        Thousands of prepared commands at once would be objects enough that the garbage collector
         looks through all that the process has.
         """
         size, self._size = self._size, min(2 * self._size, self._most)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Suggestions of one field: fifty rows and all of these are still a small page.
 SHOWN = 40
-#: Of so many signs at most; longer ones are no names.
+#: Signs of one suggestion at most; longer ones are no names.
 LONGEST = 100
 #: Seconds for which the causes are kept that they come from, and for how many kinds of callers.
 KEPT_SECONDS = 30.0
