@@ -444,3 +444,21 @@ async def test_no_more_are_leased_beside_those_left_out_than_asked_for(world: Wo
     assert await world.receive(2, except_types=["Slow"]) == []
     assert await world.receive(9, except_types=["Slow", "Other"]) == []
     assert len(await world.receive()) == 3
+
+
+async def test_an_end_that_also_receives_ends_first(world: World) -> None:
+    """Whether it leases something is left to the store: it may, where an end makes room."""
+    first, second = new(ordering_key="a"), new(ordering_key="a")
+    await world.send(first, second)
+    [lease] = await world.receive()
+    lost, leases = await world.store.settle_and_receive(
+        DOMAIN, [done(lease)], {"vt_seconds": 30, "quantity": 5, "worker": "w2", "limits": {}}
+    )
+    assert lost == set()
+    assert (await world.command(first.command_id)).status is CommandStatus.COMPLETED
+    leases += await world.receive()
+    assert [each.command_id for each in leases] == [second.command_id]
+    lost, leases = await world.store.settle_and_receive(
+        DOMAIN, [done(lease)], {"vt_seconds": 30, "quantity": 5, "worker": "w2", "limits": {}}
+    )
+    assert (lost, leases) == (set(), [])

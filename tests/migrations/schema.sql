@@ -1018,6 +1018,8 @@ function commandbus.command_payload(p_domain text, p_command_id uuid) returns te
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7001b245b1cd07a39430fe88103ddee2
 function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABLE(command_type text, stands text, body text, secret_keys text[])
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4492976165e61badb25c30582ac7a2b
+function commandbus.complete_and_receive(p_domain text, p_items jsonb, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb, p_mark_in_progress boolean, p_except text[], p_count_every text[], p_places integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, is_lost boolean)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 01939704792c65fe73a5880c08c7feb5
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
@@ -1153,7 +1155,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body ca4ca23fb6ff038c13d0e97c4d6576d9
+    sql, immutable, body 67d70622018271dc2ca8dc1c879da5e6
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1252,6 +1254,8 @@ function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NU
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body cf2e2244d7ca871f9f895a113aaea9cc
 function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
+function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4a074f0ff5ec25720461ef3fd0a63ba6
 function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.in_turn(p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record

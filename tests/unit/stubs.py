@@ -49,6 +49,11 @@ class StubStore:
             await self.settle_gate.wait()
         return cast("set[UUID]", _answer(self.settles, set()))
 
+    async def settle_and_receive(
+        self, domain: str, outcomes: Sequence[Outcome], options: Any
+    ) -> tuple[set[UUID], list[Lease]]:
+        return await self.settle(domain, outcomes), await self.receive(domain, **options)
+
     async def receive(self, domain: str, **options: Any) -> list[Lease]:
         self.asked_for.append(options)
         return cast("list[Lease]", _answer(self.receives, []))

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind, OutgoingCommands
+from commandbus.database.store import ReceiveOptions
 from commandbus.errors import (
     DatabaseError,
     DatabaseUnavailableError,
@@ -248,4 +249,49 @@ async def test_a_completer_ends_when_a_commit_has_caught_its_cancel() -> None:
     await bench.until_settling(1)
     running.cancel()
     await asyncio.wait_for(running, 10)
+    assert len(bench.ended) == 1
+
+
+class StubRefills:
+    """Asks for what it was told to, and keeps what came."""
+
+    def __init__(self, *options: ReceiveOptions | None) -> None:
+        self.options = list(options)
+        self.came: list[list[Lease]] = []
+
+    def refill(self) -> ReceiveOptions | None:
+        return self.options.pop(0) if self.options else None
+
+    def refilled(self, options: ReceiveOptions, leases: Sequence[Lease], asked_at: float) -> None:
+        self.came.append(list(leases))
+
+
+A_PLACE: ReceiveOptions = {"vt_seconds": 30, "quantity": 2, "worker": "w", "limits": {}}
+
+
+async def test_places_are_filled_in_the_commit_that_gives_them_back(bench: Bench) -> None:
+    refills = bench.completer.refills = StubRefills(A_PLACE)
+    leased = [a_lease()]
+    bench.store.receives = [leased]
+    limited = Outcome(a_lease(is_limited=True), OutcomeKind.COMPLETE)
+    bench.completer.put(limited)
+    await bench.completer.drained()
+    assert (bench.store.settled, refills.came) == ([[limited]], [leased])
+    assert bench.ended == [limited.lease]
+    # Nothing to ask for, and then one without a limit: they end as ever.
+    bench.completer.put(limited)
+    await bench.completer.drained()
+    refills.options = [A_PLACE]
+    bench.put()
+    await bench.completer.drained()
+    assert len(bench.store.settled) == 3
+    assert len(bench.store.asked_for) == len(refills.came) == 1
+
+
+async def test_a_commit_that_fails_has_filled_nothing(bench: Bench) -> None:
+    refills = bench.completer.refills = StubRefills(A_PLACE, A_PLACE)
+    bench.store.settles = [DatabaseUnavailableError("away")]
+    bench.completer.put(Outcome(a_lease(is_limited=True), OutcomeKind.COMPLETE))
+    await bench.completer.drained()
+    assert refills.came == [[], []]
     assert len(bench.ended) == 1

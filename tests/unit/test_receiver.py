@@ -452,3 +452,68 @@ async def test_what_is_due_but_another_worker_has_is_not_asked_for_without_a_pau
     assert pause is not None
     assert pause >= 0.8 * LONGEST
     assert len(bench.store.asked_for) == 1
+
+
+async def test_places_are_asked_for_with_an_end_and_not_at_the_same_time_by_a_step(
+    bench: Bench,
+) -> None:
+    options = bench.receiver.refill()
+    assert options is not None
+    assert (options["quantity"], options["places"], options["from_head"]) == (5, 5, False)
+    assert bench.receiver.refill() is None
+    assert await bench.receiver.step() == LONGEST
+    assert bench.store.asked_for == []
+    leases = [a_lease() for _ in range(5)]
+    bench.receiver.refilled(options, leases, time.monotonic())
+    assert bench.room.submitted == leases
+    assert bench.receiver._woken.is_set()  # the step that was held back comes now
+    bench.store.receives = [[]]
+    await bench.receiver.step()
+    assert len(bench.store.asked_for) == 1
+
+
+async def test_nothing_is_asked_for_with_an_end_while_a_step_asks(bench: Bench) -> None:
+    found = []
+
+    async def receive(*_: Any, **__: Any) -> list[Lease]:
+        found.append(bench.receiver.refill())
+        return []
+
+    bench.store.receive = receive  # type: ignore[method-assign]
+    await bench.receiver.step()
+    assert found == [None]
+    assert bench.receiver.refill() is not None
+
+
+@pytest.mark.parametrize(("room", "came"), [(5, 5), (5, 4), (5, 0), (0, 0)])
+async def test_an_end_is_followed_by_a_look_unless_its_places_are_filled(
+    room: int, came: int
+) -> None:
+    bench = Bench(room)
+    options = bench.receiver.refill()
+    assert (options is None) is (room == 0)
+    if options is not None:
+        bench.receiver.refilled(options, [a_lease() for _ in range(came)], time.monotonic())
+    bench.receiver.places_freed()
+    assert bench.receiver._woken.is_set()
+
+
+async def test_places_that_were_filled_need_no_look_but_the_next_ones_do(bench: Bench) -> None:
+    options = bench.receiver.refill()
+    assert options is not None
+    options["places"] = 3  # of five that it has room for
+    bench.receiver.refilled(options, [a_lease() for _ in range(3)], time.monotonic())
+    bench.receiver.places_freed()
+    assert not bench.receiver._woken.is_set()
+    bench.receiver.places_freed()
+    assert bench.receiver._woken.is_set()
+
+
+async def test_leases_that_come_with_an_end_after_the_stop_are_given_back(bench: Bench) -> None:
+    options = bench.receiver.refill()
+    assert options is not None
+    bench.receiver.stop()
+    leases = [a_lease()]
+    bench.receiver.refilled(options, leases, time.monotonic())
+    assert (bench.room.released, bench.room.submitted) == (leases, [])
+    assert bench.receiver.refill() is None

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import ceil
-from operator import itemgetter
 from typing import Any, LiteralString, TypeGuard, Unpack
 from uuid import UUID
 
 import psycopg
-from psycopg.pq.abc import PGresult
 
 from commandbus.database import encoding
 from commandbus.database.chunks import OFFER, OFFER_ONE, ChunkSender
@@ -27,39 +23,19 @@ from commandbus.database.connections import (
 from commandbus.database.extender import RECORD_PROGRESS, PostgresExtender
 from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
-from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply, Said
+from commandbus.database.leasing import PostgresLeasing
+from commandbus.database.model import Lease, NewBatch, Outcome, QueuedReply, Said
 from commandbus.database.own_transactions import SETTLE_OWN, PostgresTransactions
 from commandbus.database.pgmq.notify import PROBE_SECONDS, PostgresListener
-from commandbus.database.rows import raise_if_known, raw_leases
+from commandbus.database.rows import raise_if_known
 from commandbus.database.sends import PostgresSends
-from commandbus.database.sessions import Timeouts, UnreadableAnswerError
+from commandbus.database.sessions import Timeouts
 from commandbus.database.sqlstate import translated
-from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
-from commandbus.errors import DatabaseError
+from commandbus.database.store import RetryOptions, Store, WorkerFigures
 from commandbus.models import NewCommand
 from commandbus.names import schema_mark
 from commandbus.settings import Settings
 
-_LEASE: LiteralString = (
-    "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules, meta"
-)
-#: For how many seconds a command has been due that is started for the first time. By the clock of
-#: the server, which is not that of the worker.
-_WAITED: LiteralString = (
-    ", case when r.lease_epoch = 1 then (select cast(extract(epoch from"
-    " clock_timestamp() - greatest(c.created_at, c.deliver_at, c.queued_at)) as float8)"
-    " from {schema}.command_bus_command c"
-    " where c.domain = %s and c.command_id = r.command_id) end"
-)
-_FROM_RECEIVE: LiteralString = (
-    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text[]), cast(%s as text[]), cast(%s as int)) r"
-)
-_RECEIVE: LiteralString = _LEASE + _FROM_RECEIVE
-_RECEIVE_WITH_DUE: LiteralString = _LEASE + _WAITED + _FROM_RECEIVE
-_COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
-_SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
 _EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
 _CANCEL_REQUESTS: LiteralString = "select c from {schema}.cancel_requests(%s, cast(%s as jsonb)) c"
@@ -109,11 +85,6 @@ _WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
-#: The message in a row of receive_commands.
-_MESSAGE = itemgetter(2)
-
-_log = logging.getLogger("commandbus.receiver")
-
 
 def worker_timeouts(settings: Settings) -> Timeouts:
     """How long the server lets statements of workers go on."""
@@ -126,7 +97,7 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-class PostgresStore(PostgresSends, PostgresFlow):
+class PostgresStore(PostgresLeasing, PostgresSends, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -168,57 +139,7 @@ class PostgresStore(PostgresSends, PostgresFlow):
                 else:
                     await ChunkSender(gateway, domain, batch_id, actor).send(own, commands)
 
-    # -- receiving and the ways a lease ends
-
-    async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
-        every = options.get("count_every", ())
-        params: Row = (
-            domain, options["vt_seconds"], options["quantity"], options["worker"],
-            encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
-            options.get("from_head", False), list(options.get("except_types", ())),
-            None if every is None else list(every), options.get("places"),
-        )  # fmt: skip
-        try:
-            if options.get("with_due"):
-                return await self._receive_with_due(domain, params)
-            rows = await self.gateway.rows(_RECEIVE, params, domain=domain)
-        except DatabaseError as error:
-            if isinstance(error.__cause__, UnreadableAnswerError):
-                await self._give_back(domain, error.__cause__.answer)
-            raise
-        rows.sort(key=_MESSAGE)
-        return [Lease(domain, *row) for row in rows]
-
-    async def _receive_with_due(self, domain: str, params: Row) -> list[Lease]:
-        rows = await self.gateway.rows(_RECEIVE_WITH_DUE, (domain, *params), domain=domain)
-        now = time.monotonic()
-        rows.sort(key=_MESSAGE)
-        leases = [Lease(domain, *row) for row in rows]
-        for lease in leases:  # the last column is for how long; nobody else has them yet
-            if lease.due_at is not None:
-                lease.due_at = now - lease.due_at
-        return leases
-
-    async def _give_back(self, domain: str, answer: PGresult | None) -> None:
-        # Leased, and nobody knows what: a lease that lapses would be held against the command.
-        leases = raw_leases(domain, answer)
-        lost = await self.settle(domain, [Outcome(each, OutcomeKind.RELEASE) for each in leases])
-        _log.error(
-            "%d commands of %s were leased but could not be read; %d were given back",
-            len(leases), domain, len(leases) - len(lost),
-        )  # fmt: skip
-
-    async def settle(
-        self, domain: str, outcomes: Sequence[Outcome], *, conn: Any = None
-    ) -> set[UUID]:
-        if conn is not None:
-            text, document = SETTLE_OWN, encoding.outcomes(outcomes)
-        elif all(o.kind is OutcomeKind.COMPLETE and not o.sends for o in outcomes):
-            text, document = _COMPLETE, encoding.completions(outcomes)
-        else:
-            text, document = _SETTLE, encoding.outcomes(outcomes)
-        params = (domain, document)
-        return {row[0] for row in await self.gateway.rows(text, params, domain=domain, conn=conn)}
+    # -- leases; leasing.py has how they begin and end
 
     async def confirm_start(self, lease: Lease) -> bool:
         params = (lease.domain, lease.command_id, lease.lease_epoch)

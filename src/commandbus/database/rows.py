@@ -67,6 +67,8 @@ def raw_leases(domain: str, answer: Any) -> list[Lease]:
     """
     leases = []
     for row in range(0 if answer is None else answer.ntuples):
+        if answer.get_value(row, 2) is None:
+            continue  # complete_and_receive says of it that its lease is lost
         command_id = UUID(bytes=bytes(answer.get_value(row, 0)))
         msg_id, epoch = (int.from_bytes(answer.get_value(row, column), "big") for column in (2, 3))
         now = datetime.now(UTC)

@@ -165,6 +165,15 @@ class Store(Protocol):
     ) -> set[UUID]:
         """Write outcomes in one transaction; returns the commands whose lease is lost."""
 
+    async def settle_and_receive(
+        self, domain: str, outcomes: Sequence[Outcome], options: ReceiveOptions
+    ) -> tuple[set[UUID], list[Lease]]:
+        """Write outcomes, and lease commands in the places that they give back, if possible.
+
+        In one transaction, so that no place is free in between. No leases mean nothing: `receive`
+        may find some.
+        """
+
     async def confirm_start(self, lease: Lease) -> bool:
         """Record that a suspect is about to run alone; False if its lease is lost."""
 

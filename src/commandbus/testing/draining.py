@@ -16,7 +16,7 @@ from psycopg import sql
 from commandbus.blocking import BlockingBus
 from commandbus.bus import CommandBus
 from commandbus.database.model import Lease, Outcome, OutcomeKind
-from commandbus.database.store import Store
+from commandbus.database.store import ReceiveOptions, Store
 from commandbus.errors import InvalidOperationError
 from commandbus.handler import HandlerContext, HandlerEntry
 from commandbus.names import commands_queue, physical_queue
@@ -252,10 +252,22 @@ class _Watch(Plain):
         """Write outcomes, and keep those that were written."""
         assert self._store is not None
         lost = await self._store.settle(domain, outcomes)
+        self._keep_all(outcomes, lost)
+        return lost
+
+    async def settle_and_receive(
+        self, domain: str, outcomes: Sequence[Outcome], options: ReceiveOptions
+    ) -> tuple[set[UUID], list[Lease]]:
+        """The same, and what was leased in the places that they have given back."""
+        assert self._store is not None
+        lost, leases = await self._store.settle_and_receive(domain, outcomes, options)
+        self._keep_all(outcomes, lost)
+        return lost, leases
+
+    def _keep_all(self, outcomes: Sequence[Outcome], lost: set[UUID]) -> None:
         for outcome in outcomes:
             if outcome.lease.command_id not in lost:
                 self.keep(outcome)
-        return lost
 
     @property
     def execution(self) -> Callable[..., Execution]:

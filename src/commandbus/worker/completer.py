@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Protocol
 from uuid import UUID
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
+from commandbus.database.store import ReceiveOptions
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
 from commandbus.loops import Backoff, is_being_cancelled
 from commandbus.models import ParkReason
@@ -33,6 +35,21 @@ class Settles(Protocol):
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         """Write them; returns the commands whose lease is lost."""
 
+    async def settle_and_receive(
+        self, domain: str, outcomes: Sequence[Outcome], options: ReceiveOptions
+    ) -> tuple[set[UUID], list[Lease]]:
+        """The same, and what was leased in the places that they have given back."""
+
+
+class Refills(Protocol):
+    """Who leases commands in the places that others give back."""
+
+    def refill(self) -> ReceiveOptions | None:
+        """What to lease now; None: nothing."""
+
+    def refilled(self, options: ReceiveOptions, leases: Sequence[Lease], asked_at: float) -> None:
+        """That was leased; nothing, if it failed."""
+
 
 @dataclass(eq=False)
 class Completer:
@@ -43,6 +60,8 @@ class Completer:
     on_settled: Callable[[Sequence[Lease]], None]
     #: What was committed, for the next heartbeat.
     totals: Totals = field(default_factory=Totals)
+    #: Set where places of a limit are to be filled in the commit that gives them back.
+    refills: Refills | None = None
 
     def __post_init__(self) -> None:
         self._pending: deque[Outcome] = deque()
@@ -100,7 +119,7 @@ class Completer:
         backoff = Backoff(0.05, 2.0)
         while True:
             try:
-                lost = await self.store.settle(self.domain, group)
+                lost = await self._settle(group)
             except DatabaseUnavailableError as error:
                 if error.took_long and len(group) > 1:
                     await self._commit_in_halves(group, error)
@@ -119,6 +138,21 @@ class Completer:
                 _log.warning("the result of %s came after its lease: ignored", command_id)
             self.on_settled([outcome.lease for outcome in group])
             return
+
+    async def _settle(self, group: list[Outcome]) -> set[UUID]:
+        # All of a domain with limits say so: the first one is enough.
+        options = None
+        if group[0].lease.is_limited and self.refills is not None:
+            options = self.refills.refill()
+        if options is None or self.refills is None:
+            return await self.store.settle(self.domain, group)
+        leases: list[Lease] = []
+        asked_at = time.monotonic()
+        try:
+            lost, leases = await self.store.settle_and_receive(self.domain, group, options)
+        finally:
+            self.refills.refilled(options, leases, asked_at)
+        return lost
 
     async def _commit_in_halves(
         self, group: list[Outcome], error: DatabaseUnavailableError

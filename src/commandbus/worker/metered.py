@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
-from commandbus.database.store import Store
+from commandbus.database.store import ReceiveOptions, Store
 from commandbus.handler import HandlerEntry
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
@@ -103,12 +103,26 @@ class MeteredSettling:
         """Write them; returns the commands whose lease is lost."""
         began = time.monotonic()
         lost = await self._store.settle(domain, outcomes)
+        self._count(domain, outcomes, lost, began)
+        return lost
+
+    async def settle_and_receive(
+        self, domain: str, outcomes: Sequence[Outcome], options: ReceiveOptions
+    ) -> tuple[set[UUID], list[Lease]]:
+        """The same, and what was leased in the places that they have given back."""
+        began = time.monotonic()
+        lost, leases = await self._store.settle_and_receive(domain, outcomes, options)
+        self._count(domain, outcomes, lost, began)
+        return lost, leases
+
+    def _count(
+        self, domain: str, outcomes: Sequence[Outcome], lost: set[UUID], began: float
+    ) -> None:
         self._metrics.settled(domain, time.monotonic() - began)
         self._metrics.ended_together(domain, [_ended(each, lost) for each in outcomes])
         for outcome in outcomes:
             if outcome.sends and outcome.lease.command_id not in lost:
                 self._count_sends(outcome)
-        return lost
 
     def _count_sends(self, outcome: Outcome) -> None:
         for each in outcome.sends:

@@ -58,6 +58,7 @@ class Parts:
             until_empty=worker.until_empty,
             with_due=worker.monitor is not None,
         )
+        self.completer.refills = self.receiver
         self.execution = measures.execution(
             control,
             transactions=handlers,
@@ -171,7 +172,7 @@ class Parts:
         for lease in leases:
             if lease.is_limited:
                 # Others may wait for the place that has just been given back, or for their turn.
-                self.receiver.wake()
+                self.receiver.places_freed()
                 break
         else:
             self.receiver.room_freed()

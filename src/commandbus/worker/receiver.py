@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commandbus.database.model import Lease
-from commandbus.database.store import Store
+from commandbus.database.store import ReceiveOptions, Store
 from commandbus.loops import Backoff, Loop
 from commandbus.worker.emptying import UntilEmpty
 
@@ -85,6 +85,11 @@ class Receiver(Loop):
         self._is_full = False
         self._is_woken = False
         self._is_told = False
+        #: Whether commands are being asked for: by a step, or with the end of others. Never both at
+        #: once: each asks for as many as there is room for.
+        self._is_asking = False
+        self._was_held_back = False
+        self._is_refilled = False
         #: Whether it has asked for commands, and was answered.
         self.has_asked = False
         self._due_at = float("inf")  # of the monotonic clock
@@ -105,9 +110,58 @@ class Receiver(Loop):
             self._is_told = True  # the next step looks for itself, so that is enough
             self.wake()
 
+    def refill(self) -> ReceiveOptions | None:
+        """What to lease in the transaction in which others end, which gives their places back.
+
+        None: nothing. Otherwise `refilled` must follow.
+        """
+        quantity = 0 if self._is_asking or self.is_stopping else self.room.wanted()
+        if quantity <= 0:
+            return None
+        self._is_asking = True
+        return self._options(quantity, from_head=False)
+
+    def refilled(self, options: ReceiveOptions, leases: Sequence[Lease], asked_at: float) -> None:
+        """It came to this; nothing, if the transaction failed."""
+        self._is_asking = False
+        if leases:
+            self.has_asked = True
+            if self.until_empty is not None:
+                self.until_empty.found_work()
+            self._take(leases, asked_at)
+        # As many as there were places for, and not more: then nothing is left to be asked for.
+        places = options.get("places") or 1
+        self._is_refilled = places <= len(leases) < options["quantity"]
+        if self._was_held_back:
+            self._was_held_back = False
+            self.wake()
+
+    def places_freed(self) -> None:
+        """Commands have ended that have given places back, or whose key may go on."""
+        if not self._is_refilled:
+            self.wake()
+        self._is_refilled = False
+
+    def _options(self, quantity: int, *, from_head: bool) -> ReceiveOptions:
+        return {
+            "vt_seconds": self.vt_seconds,
+            "quantity": quantity,
+            "worker": self.worker,
+            "limits": self.limits(),
+            "mark_in_progress": self.mark_in_progress,
+            "from_head": from_head,
+            "except_types": self.room.left_out(),
+            "count_every": self.count_every(),
+            "places": self.room.places(),
+            "with_due": self.with_due,
+        }
+
     async def step(self) -> float | None:
         """Lease one group, or wait."""
         self._is_told = False
+        if self._is_asking:
+            self._was_held_back = True
+            return self.poll_max_seconds
         quantity = self.room.wanted()
         self._is_full = quantity <= 0
         if self._is_full:
@@ -123,19 +177,13 @@ class Receiver(Loop):
                 return self._until_due(await self._found_nothing(), seconds)
         asked_at = time.monotonic()
         from_head = asked_at - self._head_at >= HEAD_SECONDS
-        leases = await self.store.receive(
-            self.domain,
-            vt_seconds=self.vt_seconds,
-            quantity=quantity,
-            worker=self.worker,
-            limits=self.limits(),
-            mark_in_progress=self.mark_in_progress,
-            from_head=from_head,
-            except_types=self.room.left_out(),
-            count_every=self.count_every(),
-            places=self.room.places(),
-            with_due=self.with_due,
-        )
+        self._is_asking = True
+        try:
+            leases = await self.store.receive(
+                self.domain, **self._options(quantity, from_head=from_head)
+            )
+        finally:
+            self._is_asking = False
         self.has_asked = True
         if from_head:
             # There may be more than there was room for.
@@ -146,16 +194,21 @@ class Receiver(Loop):
             if pause is None or not (is_called and self.is_idle):
                 return pause
             return min(pause, ASK_AGAIN_SECONDS)
+        if not self._take(leases, asked_at):
+            return None
+        await self._found_work(len(leases))
+        # A full group: there is probably more. Otherwise give new commands a moment to gather.
+        return None if len(leases) == quantity else FIRST_POLL_SECONDS
+
+    def _take(self, leases: Sequence[Lease], asked_at: float) -> bool:
         # If the process was paused, or the event loop blocked, these leases may have lapsed, and
         # another worker may run the commands by now. They are given back, not started; the epoch
         # of the lease protects those that another worker has.
         if self.is_stopping or time.monotonic() - asked_at >= self.vt_seconds:
             self.room.release(leases)
-            return None
+            return False
         self.room.submit(leases, asked_at)
-        await self._found_work(len(leases))
-        # A full group: there is probably more. Otherwise give new commands a moment to gather.
-        return None if len(leases) == quantity else FIRST_POLL_SECONDS
+        return True
 
     def _until_due(self, pause: float | None, seconds: float | None) -> float | None:
         if pause is None or seconds is None or seconds >= pause:

@@ -21,6 +21,7 @@ from commandbus.database.store import ReceiveOptions
 from commandbus.models import AuditEventType, CommandStatus, ParkReason, Progress, ReplyOutcome
 from commandbus.names import commands_queue
 from commandbus.testing.memory.expiry import expire, has_expired
+from commandbus.testing.memory.keys import promote
 from commandbus.testing.memory.lapses import end_lapsed_paused, lapsed_lease
 from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.sending import (
@@ -253,6 +254,14 @@ def settle(
             state, outgoing.domain, outgoing.commands, outgoing.batch_id, actor=outgoing.actor
         )
     return lost
+
+
+def settle_and_receive(
+    state: State, domain: str, outcomes: Sequence[Outcome], options: ReceiveOptions
+) -> tuple[set[UUID], list[Lease]]:
+    lost = settle(state, domain, outcomes)
+    promote(state)
+    return lost, receive_commands(state, domain, **options)
 
 
 def _leased_row(state: State, domain: str, outcome: Outcome) -> CommandRow | None:

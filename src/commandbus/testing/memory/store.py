@@ -90,6 +90,7 @@ class InMemoryStore(MemoryEngine):
 
     receive = verb(leasing.receive_commands)
     settle = verb(leasing.settle)
+    settle_and_receive = verb(leasing.settle_and_receive)
     confirm_start = verb(leasing.confirm_start)
     extend = verb(leasing.extend_leases)
     cancel_requests = verb(leasing.cancel_requests)

@@ -26,6 +26,57 @@ begin
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
 end $$;
 
+-- complete_commands, and then receive_commands for the same worker in the same transaction: those who wait for the
+-- places of these commands have them at once. Only in a domain with limits; elsewhere nothing waits for an end. No
+-- rows of leases mean nothing: a receive of its own may find some.
+--   is_lost: not a lease, but a command of p_items whose lease was lost
+-- The receive is left out where this transaction holds a batch or keys: it would lock more of them, in no order. It skips
+-- messages and gates that somebody else has, and waits for nothing else for long: who waits for the commands that have
+-- ended here might have locked what it wants.
+create or replace function commandbus.complete_and_receive(
+    p_domain text, p_items jsonb, p_vt int, p_quantity int, p_worker text, p_limits jsonb,
+    p_mark_in_progress boolean, p_except text[], p_count_every text[], p_places int
+) returns table (
+    command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
+    max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
+    created_at timestamptz, data text, snoozes int, has_rules boolean, meta text, is_lost boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_patience text := current_setting('lock_timeout');
+begin
+    is_lost := true;
+    for command_id in select c from commandbus.complete_commands(p_domain, p_items) c loop
+        return next;
+    end loop;
+    if not exists (select from commandbus.command_bus_flow f
+                    where f.domain = p_domain and f.has_rules and not f.has_keys)
+       or commandbus.has_batch(p_domain, p_items) then
+        return;
+    end if;
+    begin
+        perform set_config('lock_timeout', '50ms', true);
+        return query select r.*, false from commandbus.receive_commands(
+            p_domain, p_vt, p_quantity, p_worker, p_limits, p_mark_in_progress, false, p_except, p_count_every,
+            p_places) r;
+        perform set_config('lock_timeout', v_patience, true);
+    exception when others then
+        -- The ends stand, and the setting is back. The next receive meets the same error, and tells of it.
+        null;
+    end;
+end $$;
+
+-- Whether one of these commands is of a batch.
+create or replace function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean
+language plpgsql stable as $$
+begin
+    return exists (
+        select from jsonb_array_elements(p_items) i
+          join commandbus.command_bus_command c
+            on c.domain = p_domain and c.command_id = (i ->> 'command_id')::uuid
+         where c.batch_id is not null);
+end $$;
+
 -- Completes those whose lease holds, and returns them. The messages are locked by the caller, or deleted:
 -- then it is an error if they are not exactly those of the completed commands.
 create or replace function commandbus.complete_leased(

@@ -43,7 +43,7 @@ begin
             (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
             ('set enable_seqscan = off', array['commandbus.due_schedules']),
             (c_by_key, array[
-                'commandbus.leave_keys', 'commandbus.enter_keys', 'commandbus.put_keyed',
+                'commandbus.has_batch', 'commandbus.leave_keys', 'commandbus.enter_keys', 'commandbus.put_keyed',
                 'commandbus.claim_keys_of', 'commandbus.move_batch_counters', 'commandbus.lock_batches',
                 'commandbus.take_back', 'commandbus.known_ids', 'commandbus.waiting_ids',
                 'commandbus.unique_holders', 'commandbus.give_unique', 'commandbus.prune_unique',

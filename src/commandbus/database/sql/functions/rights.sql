@@ -60,6 +60,7 @@ language sql immutable as $$
         ('handed_over', '{worker}'),                   -- gives payloads
         ('still_out', '{worker}'),
         ('complete_commands', '{worker}'),
+        ('complete_and_receive', '{worker}'),
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),
         ('due_in', '{worker}'),
