@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from tests.sql.conftest import Open
-from tests.sql.helpers import DOMAIN, Session
+from tests.sql.helpers import DOMAIN, FAILURE, Session
 
 QUEUE = f"pgmq.q_{DOMAIN}__commands"
 
@@ -48,3 +50,23 @@ async def test_the_head_is_the_thousand_oldest_and_behind_it_goes_what_waited_lo
     await db.rows(due, 1, last_but_one)
     await db.rows(due, 2, last)
     assert [h.command_id for h in await db.receive(1, from_head=True)] == [ids[-1]]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+async def test_a_lapsed_lease_is_found_behind_thousands_that_stand_aside(
+    db: Session, level: int
+) -> None:
+    await db.send(*(UUID(int=n) for n in range(1, 1_003)))
+    await db.rows(f"update {QUEUE} set vt = now() + interval '1 hour'")
+    more = {"priority": level} if level else {}
+    (lapsed,) = await db.send(**more)
+    (held,) = await db.receive(1)
+    (retried,) = await db.send(**more)
+    (again,) = await db.receive(1)
+    backlog = await db.send(*(UUID(int=n) for n in range(2_000, 2_003)), **more)
+    await db.settle("retry", again.item(delay_seconds=0, **FAILURE))
+    await db.lapse(held)
+    # Before those that have been due for longer; one that backs off is in their order.
+    assert [h.command_id for h in await db.receive(2, from_head=True)] == [lapsed, backlog[0]]
+    found = [h.command_id for h in await db.receive(10, from_head=True)]
+    assert sorted(found) == sorted([*backlog[1:], retried])

@@ -111,11 +111,12 @@ begin
             ' where m.ctid = any(array('
             '     select q.ctid from pgmq.%1$I q'
             '      where q.msg_id = any(array('
-            '                select h.msg_id from pgmq.%1$I h order by h.msg_id limit 1000))'
+            '                select h.msg_id from pgmq.%1$I h order by h.msg_id limit 1000) || $4)'
             '        and q.vt <= $1'
             '        and (q.headers is null or (q.headers ->> ''priority'' in (''-1'', ''-2'')) is not true)'
             '      order by q.msg_id limit $3 for update skip locked))'
-            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity;
+            ' returning m.msg_id, m.message', v_table)
+           using p_now, p_vt, p_quantity, commandbus.lapsed_lately(p_queue, p_now);
         get diagnostics v_taken = row_count;
         if v_taken >= p_quantity then
             return;

@@ -69,6 +69,7 @@ begin
             -- collect and sort all that are due.
             ('set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
+            (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array['commandbus.lapsed_lately']),
             ('set enable_indexscan = on', array['commandbus.take_due']),
             ('set enable_seqscan = off set enable_bitmapscan = off', array[
                 'commandbus.first_due', 'commandbus.scale_metric',

@@ -126,7 +126,7 @@ end $$;
 -- after an outage those are a hundred thousand at the head of the queue (docs/adr/0019). p_now is a
 -- parameter, because clock_timestamp() could not be looked up in an index.
 -- In that order a message whose lease lapsed stands behind all that waited meanwhile. A worker asks
--- now and then for what is due among the thousand oldest first: p_from_head.
+-- now and then for what is due among the thousand oldest first, and for leases that have lapsed lately: p_from_head.
 -- p_except: command types that the worker leaves to others. It looks for the rest among the ten thousand
 -- that have been due for longest, not behind them: the others may be millions.
 create or replace function commandbus.read_messages(
@@ -160,10 +160,11 @@ begin
             ' where m.ctid = any(array('
             '     select q.ctid from pgmq.%1$I q'
             '      where q.msg_id = any(array('
-            '                select h.msg_id from pgmq.%1$I h order by h.msg_id limit 1000))'
+            '                select h.msg_id from pgmq.%1$I h order by h.msg_id limit 1000) || $4)'
             '        and q.vt <= $1'
             '      order by q.msg_id limit $3 for update skip locked))'
-            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity;
+            ' returning m.msg_id, m.message', v_table)
+           using p_now, p_vt, p_quantity, commandbus.lapsed_lately(p_queue, p_now);
         get diagnostics v_taken = row_count;
     end if;
     if v_taken < p_quantity then
@@ -174,4 +175,30 @@ begin
             '      order by q.vt, q.msg_id limit $3 for update skip locked))'
             ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity - v_taken;
     end if;
+end $$;
+
+-- Messages of leases that have lapsed, among the two thousand of each level that became due last: a lease lapses when
+-- its message becomes due. Not one that backs off, or was delayed: for these it is the order of all others. So a
+-- lapsed lease is found although thousands of older messages stand aside, unless thousands come each second as well.
+create or replace function commandbus.lapsed_lately(p_queue text, p_now timestamptz) returns bigint[]
+language plpgsql stable as $$
+declare
+    v_found bigint[];
+begin
+    execute format(
+        'select array_agg(h.msg_id) from ('
+        '    (select e.msg_id, e.read_ct, e.message from pgmq.%1$I e where e.headers is null and e.vt <= $1'
+        '      order by e.vt desc, e.msg_id desc limit 2000)'
+        '    union all'
+        '    select l.* from unnest($3) s(level) cross join lateral ('
+        '        select e.msg_id, e.read_ct, e.message from pgmq.%1$I e'
+        '         where e.headers is not null and e.headers ->> ''priority'' = s.level and e.vt <= $1'
+        '         order by e.vt desc, e.msg_id desc limit 2000) l) h'
+        ' where h.read_ct > 0 and exists ('
+        '    select from commandbus.command_bus_command c'
+        '     where c.domain = $2 and c.command_id = commandbus.message_command_id(h.message)'
+        '       and c.leased_by is not null and c.msg_id = h.msg_id)',
+        'q_' || commandbus.physical_queue(p_queue))
+       into v_found using p_now, split_part(p_queue, '.', 1), '{2,1,0,-1,-2}'::text[];
+    return v_found;
 end $$;
