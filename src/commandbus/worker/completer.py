@@ -108,18 +108,24 @@ class Completer:
             self._work.clear()
         self._in_flight = len(group)
         try:
-            await self._commit(group)
+            await self._commit(group, self.refills)
         finally:
             self._in_flight = 0
             if not self._pending:
                 self._settled.set()
 
-    async def _commit(self, group: list[Outcome]) -> None:
+    async def _commit(self, group: list[Outcome], refills: Refills | None = None) -> None:
         # Repeating is safe: an outcome that was recorded before moves nothing (its lease is over).
+        # What has failed is repeated without a receive, which may be what it has failed of.
         backoff = Backoff(0.05, 2.0)
         while True:
             try:
-                lost = await self._settle(group)
+                # All of a domain with limits say so: the first one is enough.
+                options = refills.refill() if refills and group[0].lease.is_limited else None
+                if refills and options:
+                    lost = await self._settle_and_receive(group, refills, options)
+                else:
+                    lost = await self.store.settle(self.domain, group)
             except DatabaseUnavailableError as error:
                 if error.took_long and len(group) > 1:
                     await self._commit_in_halves(group, error)
@@ -127,6 +133,7 @@ class Completer:
                 pause = backoff.next()
                 _log.warning("cannot commit outcomes, next try in %.2f s: %s", pause, error)
                 await asyncio.sleep(pause)
+                refills = None
                 continue
             except CommandBusError as error:
                 await self._commit_one_by_one(group, error)
@@ -139,19 +146,15 @@ class Completer:
             self.on_settled([outcome.lease for outcome in group])
             return
 
-    async def _settle(self, group: list[Outcome]) -> set[UUID]:
-        # All of a domain with limits say so: the first one is enough.
-        options = None
-        if group[0].lease.is_limited and self.refills is not None:
-            options = self.refills.refill()
-        if options is None or self.refills is None:
-            return await self.store.settle(self.domain, group)
+    async def _settle_and_receive(
+        self, group: list[Outcome], refills: Refills, options: ReceiveOptions
+    ) -> set[UUID]:
         leases: list[Lease] = []
         asked_at = time.monotonic()
         try:
             lost, leases = await self.store.settle_and_receive(self.domain, group, options)
         finally:
-            self.refills.refilled(options, leases, asked_at)
+            refills.refilled(options, leases, asked_at)
         return lost
 
     async def _commit_in_halves(
