@@ -40,7 +40,7 @@ async def edited(bus: CommandBus) -> str:
 def test_every_curl_line_works_and_every_governed_endpoint_has_one(dsn: str) -> None:
     with served(dsn, prepare, HttpSettings(port=0), workers=True) as service:
         values = values_of(service)
-        document = httpx2.get(f"{service.url}/openapi.json").json()
+        document = httpx2.get(f"{service.url}/openapi.json", timeout=60).json()
         tried: set[OPERATION] = set()
         for call in calls(GUIDE):
             answer = call.send(values)
