@@ -372,7 +372,7 @@ async def test_changes_of_limits_are_in_the_audit(db: Session) -> None:
 
 
 async def test_limits_are_listed_with_what_they_are_up_to(db: Session) -> None:
-    await limit(db, max_running=9, rate=10, burst=9)
+    await limit(db, max_running=9, rate=0.1, burst=9)
     await limit(db, by_key=True, max_running=1)
     await sent(db, 3, limit_key="a")
     await sent(db, 3, limit_key="b")

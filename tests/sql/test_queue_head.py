@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -58,7 +59,7 @@ async def test_a_lapsed_lease_is_found_behind_thousands_that_stand_aside(
 ) -> None:
     await db.send(*(UUID(int=n) for n in range(1, 1_003)))
     await db.rows(f"update {QUEUE} set vt = now() + interval '1 hour'")
-    more = {"priority": level} if level else {}
+    more: dict[str, Any] = {"priority": level} if level else {}
     (lapsed,) = await db.send(**more)
     (held,) = await db.receive(1)
     (retried,) = await db.send(**more)
