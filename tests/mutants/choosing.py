@@ -24,8 +24,6 @@ RECORDED = (
     "tests/integration/test_governance_limits.py", "tests/integration/test_batches.py",
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
-#: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 80
 #: The files that have a function file's own subject come first. For functions that the server does
 #: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
@@ -110,8 +108,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gate_races",
         "test_doctor",
     ),
-    "keys": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
-    "key_turns": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
+    "keys": ("test_key_twins", "test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
+    "key_turns": ("test_key_twins", "test_keys", "test_key_races", "test_key_interleavings"),
     "key_operator": (
         "test_flow_races",
         "test_flow_twins",
@@ -158,7 +156,7 @@ OF_ALL_FAULTS = (
 
 #: How much more likely than any other caller a test is to tell: one that was written for this kind
 #: of guard, one that has told of this function before, one that names it, one of its subject.
-LIKELY, KILLER, NAMED, SUBJECT = 6.0, 8.0, 3.0, 2.0
+LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 5.0
 #: What a test costs at least, in seconds, and what one costs of which that is not known.
 LEAST_COST, USUAL_COST = 0.1, 1.0
 
@@ -212,8 +210,6 @@ class CallMap:
             """How likely it tells, for the time it takes."""
             file, text = _file_of(test), _text_of(test)
             chance = 1.0
-            if file in first:
-                chance *= LIKELY
             if test in killers:
                 chance *= KILLER
             if f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS:
@@ -222,11 +218,13 @@ class CallMap:
                 chance *= SUBJECT
             if mutant.kind == "if" and can_refuse and "raises" in text:
                 chance *= NAMED
-            # Who calls much is about something else.
-            chance /= max(len(self.calls[test]), 10) ** 0.5
+            if file in first:
+                chance *= LIKELY
+            else:  # who calls much is about something else
+                chance /= max(len(self.calls[test]), 10) ** 0.5
             return chance / (LEAST_COST + self.took.get(test, USUAL_COST))
 
-        return sorted(callers, key=worth, reverse=True)[:MOST_TESTS]
+        return sorted(callers, key=worth, reverse=True)
 
 
 def _likely(mutant: Mutant) -> tuple[str, ...]:
@@ -239,6 +237,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
+            "test_key_twins", "test_gate_twins",
         )  # fmt: skip
     return ()
 

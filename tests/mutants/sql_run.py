@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ def run(options: Namespace) -> int:
             print(f"{mutant.place:24} {mutant.key}")
         print(f"{len(mutants)} mutants")
         return 0
+    # In the background of a shell only this one ends a program, and the server must not stay.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results = Results("sql")
     with Lab() as lab:
         lab.with_tests(test_files(), lambda: _try_all(mutants, lab, results, options))
@@ -34,7 +37,7 @@ def _try_all(mutants: Sequence[Mutant], lab: Lab, results: Results, options: Nam
             results.count(mutant, "equivalent")
             continue
         digest = results.digest(mutant.statement)
-        tests = calls.tests_for(mutant)
+        tests = calls.tests_for(mutant)[: options.tests]
         question = asked(tests)
         known = results.known(mutant, digest, question) if options.resume else None
         if known is not None:
