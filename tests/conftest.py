@@ -59,8 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[FOLDER_VARIABLE] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # So it is in the background of a shell, and so would it be in all programs that tests start,
-        # Django's server for one, which then does not end by Ctrl-C.
+        # So it is in the background of a shell, and so would it be in all that tests start:
+        # Django's server, for one, would not end by Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Programs that tests start would otherwise compile all that they import, each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
