@@ -30,7 +30,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.postgres]
 
-OUTAGE = float(os.environ.get("SHARD_OUTAGE", "5"))
+OUTAGE = float(os.environ.get("SHARD_OUTAGE", "4"))
 #: Commands per second and domain.
 PACE = 40.0
 #: Of their rate before, what the others keep.
