@@ -60,7 +60,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(FINGERPRINT))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: test-fastapi-floor help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
+.PHONY: test-fastapi-floor help demo test test-long test-long-tier test-long-pg15 test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
 .PHONY: faults faults-ha faults-brokers faults-shards faults-http attacks console-reads hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
 .PHONY: release-check test-ranges test-versions typecheck-examples axe test-browser console-pictures console-bars console-load
 
@@ -70,11 +70,17 @@ help: ## Show this list
 demo: $(READY) ## Run the demo application on a PostgreSQL of its own
 	.venv/bin/commandbus demo $(DEMO_ARGS)
 
-test: check ## Run all checks and all tests but the long ones, with the coverage gate (about 14 minutes)
+test: check ## Run all checks and all tests but the long ones, with the coverage gate (about 10 minutes)
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
 
-test-long: $(READY) axe ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
+test-long: ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
+	@$(MAKE) --no-print-directory test-long-tier
+	@$(MAKE) --no-print-directory test-long-pg15
+
+test-long-tier: $(READY) axe
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m long $(PYTEST_ARGS)
+
+test-long-pg15: $(READY)
 	@if $(MAKE) --no-print-directory has-pg15 >/dev/null; then $(MAKE) --no-print-directory test-pg15-core; \
 	else echo "No PostgreSQL 15 server found: its tests are left out (make test-pg15 says how to get one)"; fi
 
