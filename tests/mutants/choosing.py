@@ -108,7 +108,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gate_races",
         "test_doctor",
     ),
-    "keys": ("test_key_twins", "test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
+    "keys": (
+        "test_key_twins",
+        "test_flow_twins",
+        "test_keys",
+        "test_key_races",
+        "test_key_interleavings",
+    ),
     "key_turns": ("test_key_twins", "test_keys", "test_key_races", "test_key_interleavings"),
     "key_operator": (
         "test_flow_races",
