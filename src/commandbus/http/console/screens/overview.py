@@ -64,7 +64,7 @@ class Strip(NamedTuple):
     hour_from: datetime
     came: list[int | None]
     went: list[int | None]
-    #: Of what went about so many failed or were parked.
+    #: About how many of what went failed or were parked.
     lost: list[int | None]
 
 
