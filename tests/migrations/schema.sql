@@ -1853,7 +1853,7 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body bab2dbb6f4863051b600ab1abef246c7
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 36e072b6facd1d04c699f6feca94d72b
 function commandbus.turn_of(p_command commandbus.command_bus_command, p_level_seconds double precision) returns bigint
     sql, stable, body 0caacaf5c7d76dda3080a22339acd8bd
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]

@@ -39,8 +39,20 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "outcomes": ("test_second_times", "test_outcomes", "test_locks", "test_transitions"),
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
     "sending": ("test_sending", "test_commands", "test_locks"),
-    "receiving": ("test_second_times", "test_commands", "test_locks", "test_transitions"),
-    "leases": ("test_second_times", "test_outcomes", "test_commands", "test_locks"),
+    "receiving": (
+        "test_receive_guards",
+        "test_second_times",
+        "test_commands",
+        "test_locks",
+        "test_transitions",
+    ),
+    "leases": (
+        "test_lease_guards",
+        "test_second_times",
+        "test_outcomes",
+        "test_commands",
+        "test_locks",
+    ),
     "dispatch": ("test_stored", "test_recovery_rules", "test_cancel_of_stored", "test_dispatch"),
     "recovery": ("test_recovery_rules", "test_stored", "test_recovery_dispatch"),
     "loading": ("test_loads", "test_loading"),
@@ -243,7 +255,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
-            "test_key_twins", "test_gate_twins",
+            "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
         )  # fmt: skip
     return ()
 
