@@ -224,7 +224,7 @@ async def test_what_a_handler_leaves_in_its_context_is_not_there_for_the_next(ma
 
     bus = make()
     bus.register_handler("shop", "Work", work)
-    # So many that some are leased ahead, and begun where another has ended.
+    # Enough that some are leased ahead, and begun where another has ended.
     await bus.send_many("shop", [BatchCommand("Work", uuid4(), {}) for _ in range(300)])
     left.set(7)
     await bus.run_worker("shop", concurrency=1, until_empty=True)

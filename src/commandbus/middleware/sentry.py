@@ -84,7 +84,11 @@ class Sentry(Surrounding):
     def enter(self, call: Call) -> tuple[Scope, Scope] | None:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
         isolation, current = Scope.get_isolation_scope(), Scope.get_current_scope()
-        call.state[self] = scope = LazyScope.of(isolation, self._describe, call)
+        scope = LazyScope.of(isolation, self._describe, call)
+        if call._state is None:
+            call._state = {self: scope}
+        else:
+            call._state[self] = scope
         _set_isolation(scope)
         _set_current(LazyScope.of(current, None))
         return None if call.owns_context else (isolation, current)

@@ -76,7 +76,7 @@ class Times:
     """What was measured of the commands of one domain, and is not counted yet, by command type.
 
     To add something takes no lock, and from any thread: a list grows in one step. The end of the
-    commands counts it, or whoever reads.
+    commands counts it, or the next reader.
     """
 
     __slots__ = ("handled", "waited")
