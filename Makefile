@@ -60,8 +60,8 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(FINGERPRINT))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: test-fastapi-floor help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-ha faults-brokers faults-http attacks console-reads hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
+.PHONY: test-fastapi-floor help demo test test-long test-long-tier test-long-pg15 test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
+.PHONY: faults faults-ha faults-brokers faults-shards faults-http attacks console-reads hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
 .PHONY: release-check test-ranges test-versions typecheck-examples axe test-browser console-pictures console-bars console-load
 
 help: ## Show this list
@@ -70,11 +70,17 @@ help: ## Show this list
 demo: $(READY) ## Run the demo application on a PostgreSQL of its own
 	.venv/bin/commandbus demo $(DEMO_ARGS)
 
-test: check ## Run all checks and all tests but the long ones, with the coverage gate (about 14 minutes)
+test: check ## Run all checks and all tests but the long ones, with the coverage gate (about 10 minutes)
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
 
-test-long: $(READY) axe ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
+test-long: ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
+	@$(MAKE) --no-print-directory test-long-tier
+	@$(MAKE) --no-print-directory test-long-pg15
+
+test-long-tier: $(READY) axe
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m long $(PYTEST_ARGS)
+
+test-long-pg15: $(READY)
 	@if $(MAKE) --no-print-directory has-pg15 >/dev/null; then $(MAKE) --no-print-directory test-pg15-core; \
 	else echo "No PostgreSQL 15 server found: its tests are left out (make test-pg15 says how to get one)"; fi
 
@@ -130,6 +136,9 @@ faults-ha: $(READY) $(PATRONI_READY) ## A cluster under Patroni: 20 kills, 20 sw
 
 faults-brokers: $(READY) ## Brokers that are killed, purged, copied, mixed up and cut, 20 times each (half an hour)
 	BROKER_ROUNDS=$${BROKER_ROUNDS:-20} $(PY) -m pytest --timeout=0 --no-cov -m long $(PYTEST_ARGS) tests/acceptance/test_broker_faults.py
+
+faults-shards: $(READY) ## Three shards on three servers: one is killed for half a minute, a domain is moved (two minutes)
+	SHARD_OUTAGE=$${SHARD_OUTAGE:-30} $(PY) -m pytest --timeout=0 --no-cov -m long -s -n 0 $(PYTEST_ARGS) tests/acceptance/test_shard_faults.py
 
 faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (two hours or more)
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-100000} SCHEMATHESIS_PARTS=8 CUT_ANSWERS=100 \

@@ -7,6 +7,7 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="commandbus-keys-")
         os.environ[FOLDER_VARIABLE] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is in the background of a shell, and so would it be in all that tests start:
+        # Django's server, for one, would not end by Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Programs that tests start would otherwise compile all that they import, each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -382,6 +382,8 @@ class DatabaseUnavailableError(DatabaseError):
     may_repeat: bool = False
     #: Whether it took longer than it may, on a server that answers: less at once may do.
     took_long: bool = False
+    #: The shard that it is about, where there are several databases and it is known.
+    shard: str | None = None
 
 
 class SchemaVersionError(DatabaseError):

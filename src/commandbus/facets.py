@@ -117,20 +117,26 @@ class Facets:
         Asked again it gives the same: `bus.monitor().metrics.text()` is what Prometheus reads.
         `counts`: workers add what they have counted to the database, for metrics of the service.
         """
-        from commandbus.commands.metered import MeteredSending
         from commandbus.monitoring.monitor import Monitor
 
         if self._monitor is None:
-            self._monitor = Monitor()
-            self._sending = sending_through(
-                MeteredSending(
-                    self._store, self._preparer, max_send_many=self._settings.max_send_many,
-                    metrics=self._monitor.metrics,
-                )
-            )  # fmt: skip
-            self._workers.measure(self._monitor)
-        self._monitor.tells_counts |= counts
-        return self._monitor
+            self._measure(monitor := Monitor())
+        else:
+            monitor = self._monitor
+        monitor.tells_counts |= counts
+        return monitor
+
+    def _measure(self, monitor: Monitor) -> None:
+        from commandbus.commands.metered import MeteredSending
+
+        self._monitor = monitor
+        self._sending = sending_through(
+            MeteredSending(
+                self._store, self._preparer, max_send_many=self._settings.max_send_many,
+                metrics=monitor.metrics,
+            )
+        )  # fmt: skip
+        self._workers.measure(monitor)
 
     @property
     def started_domains(self) -> list[str]:

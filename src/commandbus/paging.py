@@ -25,6 +25,10 @@ Position = TypeVar("Position")
 #: back what they were given and nothing else; in an application's own process there is none.
 SIGN: ContextVar[Callable[[str], str] | None] = ContextVar("commandbus_sign", default=None)
 
+#: Databases that are missing in what was answered, where there are several: by name, and why. Who
+#: answers sets an empty one for each request or command, and shows what is in it.
+MISSING: ContextVar[dict[str, str] | None] = ContextVar("commandbus_missing", default=None)
+
 MAX_LIMIT = 10_000
 #: Items of one page when all pages are read.
 EVERY_LIMIT = 1_000

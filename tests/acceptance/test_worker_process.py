@@ -14,7 +14,7 @@ import pytest
 
 from commandbus import CommandBus
 from tests.acceptance.programs import program
-from tests.waiting import until, until_status
+from tests.waiting import PATIENCE, until, until_status
 
 APP = """
 import asyncio, os, threading, time
@@ -159,7 +159,8 @@ async def test_an_app_that_is_not_there_is_a_usage_error(folder: Path) -> None:
 async def test_up_brings_a_server_that_other_processes_can_use(folder: Path, app: str) -> None:
     arguments = ("up", app, "--data-dir", str(folder / "data"), "--log-level", "warning")
     async with program(folder, *arguments) as up:
-        await until(lambda: "Stop with Ctrl-C" in up.printed, "an up that is up")
+        # A new server is made on the disk, which other tests keep busy.
+        await until(lambda: "Stop with Ctrl-C" in up.printed, "an up that is up", 3 * PATIENCE)
         send_it = ("send", "shop", "Quick", "--wait", "20", "--data-dir", str(folder / "data"))
         async with program(folder, *send_it) as sender:
             assert await sender.ended() == 0

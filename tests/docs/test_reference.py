@@ -144,7 +144,7 @@ def _tables_with(path: Any, *headings: str) -> list[list[dict[str, str]]]:
 
 # -- command line
 
-COMMON = {"--dsn", "--data-dir", "--json", "--help"}
+COMMON = {"--dsn", "--data-dir", "--map", "--json", "--help"}
 
 
 def leaves(command: Any, name: str = "commandbus") -> dict[str, Any]:

@@ -48,6 +48,21 @@ async def take_over(conn: Conn, worker: str = "rescuer") -> list[tuple[Any, ...]
     )
 
 
+async def seize(conn: Conn) -> list[tuple[Any, ...]]:
+    """Let every lease run out, and take the commands over before their own worker can.
+
+    In one transaction, or that worker would extend its leases in between. Again, if a statement of
+    that worker had the message locked just then: a receive passes by what is locked.
+    """
+
+    async def try_it() -> list[tuple[Any, ...]]:
+        async with conn.transaction():
+            await lapse(conn)
+            return await take_over(conn)
+
+    return list(await until(try_it, "a lease in place of the worker's"))
+
+
 async def complete_as_other(conn: Conn, taken: list[tuple[Any, ...]]) -> None:
     """The other worker completes what it has taken."""
     items = [

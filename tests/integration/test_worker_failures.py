@@ -30,9 +30,9 @@ from tests.integration.looking import (
     look,
     replies,
     rows,
+    seize,
     send,
     send_some,
-    take_over,
     until_count,
     until_queue_is_empty,
     value,
@@ -527,8 +527,7 @@ async def test_a_late_completion_is_refused_when_a_second_worker_has_completed(
     sent = await send(bus)
     async with working(bus, "shop", concurrency=1):
         await asyncio.wait_for(started.wait(), 30)
-        await lapse(conn)
-        taken = await take_over(conn)
+        taken = await seize(conn)
         await complete_as_other(conn, taken)
         gate.set()
 

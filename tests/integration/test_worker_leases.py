@@ -30,8 +30,8 @@ from tests.integration.looking import (
     lapse,
     look,
     replies,
+    seize,
     send,
-    take_over,
     value,
 )
 from tests.waiting import until, until_status, working
@@ -190,10 +190,7 @@ async def test_a_lost_lease_cancels_the_handler(
     sent = await send(bus)
     async with working(bus, "shop", concurrency=1, vt_seconds=1):
         await asyncio.wait_for(started.wait(), 30)
-        async with conn.transaction():
-            # In one transaction, so that the keeper cannot extend in between.
-            await lapse(conn)
-            taken = await take_over(conn)
+        taken = await seize(conn)
         assert [command_id for command_id, _, _ in taken] == [sent]
         await asyncio.wait_for(cancelled.wait(), 30)
         await complete_as_other(conn, taken)
@@ -266,8 +263,7 @@ async def test_an_extension_after_the_lease_is_lost_raises(bus: CommandBus, conn
     sent = await send(bus)
     async with working(bus, "shop", concurrency=1):
         await asyncio.wait_for(started.wait(), 30)
-        await lapse(conn)
-        taken = await take_over(conn)
+        taken = await seize(conn)
         gate.set()
         await until(lambda: raised)
         await complete_as_other(conn, taken)

@@ -31,12 +31,11 @@ from tests.integration.looking import (
     Conn,
     complete_as_other,
     events,
-    lapse,
     look,
     rows,
+    seize,
     send,
     send_some,
-    take_over,
     until_count,
     value,
 )
@@ -190,8 +189,7 @@ async def test_a_lost_lease_undoes_the_rows_of_a_def_handler_and_is_recorded(
     sent = await send(bus)
     async with working(bus, "shop", concurrency=1):
         await until(has_written.is_set)
-        await lapse(conn)
-        await complete_as_other(conn, await take_over(conn))
+        await complete_as_other(conn, await seize(conn))
         gate.set()
 
         async def is_refused() -> bool:
@@ -225,9 +223,7 @@ async def test_a_lease_that_is_lost_ends_the_statement_that_runs(dsn: str, conn:
                 return bool(await value(conn, query))
 
             await until(sleeps)
-            async with conn.transaction():  # or the worker itself might be the next that leases it
-                await lapse(conn)
-                taken = await take_over(conn)
+            taken = await seize(conn)
             await complete_as_other(conn, taken)
             await until(lambda: bool(ended))
         assert isinstance(ended[0], psycopg.errors.QueryCanceled)
@@ -315,8 +311,7 @@ async def test_extend_visibility_sync_extends_and_says_when_the_lease_is_lost(
             "select max(vt - clock_timestamp()) > '800 s'::interval from pgmq.q_shop__commands",
         )
         assert left
-        await lapse(conn)
-        await take_over(conn)
+        await seize(conn)
         gate.set()
         await until(lambda: bool(said))
         await until_status(bus, "shop", other, COMPLETED)

@@ -21,13 +21,12 @@ from tests.integration.looking import (
     Conn,
     complete_as_other,
     events,
-    lapse,
     look,
     replies,
     rows,
+    seize,
     send,
     send_some,
-    take_over,
     until_count,
     value,
 )
@@ -132,8 +131,7 @@ async def test_a_lost_lease_undoes_what_was_written_and_is_recorded(
     sent = await send(bus)
     async with working(bus, "shop", concurrency=1):
         await asyncio.wait_for(has_written.wait(), 30)
-        await lapse(conn)
-        taken = await take_over(conn)
+        taken = await seize(conn)
         await complete_as_other(conn, taken)
         gate.set()
 

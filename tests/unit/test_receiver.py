@@ -509,6 +509,19 @@ async def test_places_that_were_filled_need_no_look_but_the_next_ones_do(bench: 
     assert bench.receiver._woken.is_set()
 
 
+async def test_while_groups_are_full_ends_lease_nothing_and_the_receiver_does(bench: Bench) -> None:
+    bench.store.receives = [[a_lease() for _ in range(5)], [a_lease()]]
+    await bench.receiver.step()
+    assert bench.receiver.refill() is None
+    bench.receiver.places_freed()
+    assert bench.receiver._woken.is_set()
+    await bench.receiver.step()  # one, where five were asked for: it waits for places, or for work
+    options = bench.receiver.refill()
+    assert options is not None
+    bench.receiver.refilled(options, [a_lease() for _ in range(5)], time.monotonic())
+    assert bench.receiver.refill() is None
+
+
 async def test_leases_that_come_with_an_end_after_the_stop_are_given_back(bench: Bench) -> None:
     options = bench.receiver.refill()
     assert options is not None

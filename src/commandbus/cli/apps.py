@@ -17,7 +17,7 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from commandbus.bus import CommandBus
 from commandbus.cli.frame import Place
 from commandbus.errors import CommandBusError, InvalidInputError
 from commandbus.handlers.router import Handlers
+from commandbus.settings import Settings
 
 KINDS = (
     "use Handlers, a function `setup(bus)` that registers handlers, a CommandBus, or a function "
@@ -93,9 +94,16 @@ def _where(error: BaseException) -> str:
 @asynccontextmanager
 async def open_app(name: str, place: Place, wait_seconds: float = 0.0) -> AsyncIterator[CommandBus]:
     """The bus of an application, with its handlers registered."""
-    connect = partial(
-        CommandBus.connect, place.dsn, data_dir=place.data_dir, wait_seconds=wait_seconds
-    )
+    shards = place.read_map()
+    connect: Callable[..., AbstractAsyncContextManager[CommandBus]]
+    if shards is None:
+        connect = partial(
+            CommandBus.connect, place.dsn, data_dir=place.data_dir, wait_seconds=wait_seconds
+        )
+    else:
+        from commandbus.cli.spanning import open_shards
+
+        connect = partial(open_shards, shards, Settings.from_env(), creates=True)
     target = load_app(name)
     if isinstance(target, CommandBus):
         _refuse_place(name, place)
@@ -149,7 +157,7 @@ async def _opened(
 
 
 def _refuse_place(name: str, place: Place) -> None:
-    if place.dsn is not None or place.data_dir is not None:
+    if place.dsn is not None or place.data_dir is not None or place.map_file is not None:
         raise AppError(
-            f"{name} brings a bus with a database of its own; leave out --dsn and --data-dir"
+            f"{name} brings a bus with a database of its own; leave out --dsn, --data-dir and --map"
         )

@@ -27,7 +27,7 @@ async def _server(frame: Frame) -> AsyncIterator[tuple[str, int]]:
     from commandbus.embedded.dumps import server_major
     from commandbus.wiring import database
 
-    async with database(frame.place.dsn, frame.place.data_dir) as address:
+    async with database(frame.place.one.dsn, frame.place.data_dir) as address:
         with translated():
             yield address, await asyncio.to_thread(server_major, address)
 

@@ -158,6 +158,8 @@ def resume_command(place: Place, domain: str, batch_id: UUID, source: str) -> st
         words += ["--dsn", redact_text(place.dsn, 2_000)]
     if place.data_dir is not None:
         words += ["--data-dir", str(place.data_dir)]
+    if place.map_file is not None:
+        words += ["--map", str(place.map_file)]
     return shlex.join(words)
 
 

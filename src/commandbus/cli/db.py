@@ -67,7 +67,7 @@ async def roles(
 
     if apply and as_sql:
         raise InvalidInputError("--apply runs the statements, --sql prints them; use one of them")
-    async with database(frame.place.dsn, frame.place.data_dir) as address:
+    async with database(frame.place.one.dsn, frame.place.data_dir) as address:
         found, ran = await database_roles(address, Settings.from_env(), prefix=prefix, apply=apply)
     is_right = found.is_set_up and not found.differences
     document = {"is_right": is_right, **jsonable(found), "ran": ran}

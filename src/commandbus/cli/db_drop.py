@@ -38,7 +38,7 @@ async def drop(
     from commandbus.wiring import database, database_contents, drop_database
 
     settings = Settings.from_env()
-    async with database(frame.place.dsn, frame.place.data_dir) as address:
+    async with database(frame.place.one.dsn, frame.place.data_dir) as address:
         if yes_delete is None:
             found = await database_contents(address, settings)
         else:

@@ -53,7 +53,7 @@ def _parts(place: Place) -> dict[str, Any]:
     from commandbus.embedded.standing import Standing
     from commandbus.wiring import address_parts, find_dsn
 
-    given = find_dsn(place.dsn)
+    given = find_dsn(place.one.dsn)
     if given is not None:
         return address_parts(given)
     standing = Standing.of(place.folder)

@@ -39,7 +39,7 @@ async def demo(
     from commandbus.demo.run import Options
     from commandbus.wiring import find_dsn
 
-    place = frame.place
+    place = frame.place.one
     options = Options(commands, not no_kill, find_dsn(place.dsn), place.data_dir)
     with progress_view(quiet=frame.as_json) as progress:
         result = await _interruptible(options, DemoView(progress, commands))

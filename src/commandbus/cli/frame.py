@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +17,34 @@ from uuid import UUID
 
 from commandbus.bus import CommandBus
 from commandbus.cli.declared import flattened, for_typer, option, parameters_of, value_of
-from commandbus.cli.output import ExitCode, jsonable, moment, print_error, print_json, say
+from commandbus.cli.output import (
+    ExitCode,
+    jsonable,
+    moment,
+    print_error,
+    print_json,
+    print_note,
+    say,
+)
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidInputError, SchemaMissingError
 from commandbus.models import BatchMetadata
 from commandbus.names import check_domain, check_uuid
-from commandbus.paging import Page
+from commandbus.paging import MISSING, Page
+from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
     import typer
 
     from commandbus.cli.options import OneBatch, OneCommand
+    from commandbus.shards.map import ShardMap
 
 Item = TypeVar("Item")
 Function = TypeVar("Function", bound=Callable[..., "Coroutine[Any, Any, View] | None"])
+
+#: As `shards.map` names it, which is loaded for a map only.
+MAP_VARIABLE = "COMMANDBUS_SHARDS"
 
 
 # -- which database
@@ -49,6 +63,14 @@ DataDir = Annotated[
         "--data-dir", metavar="FOLDER", help="Use the embedded server with its data in this folder."
     ),
 ]
+MapFile = Annotated[
+    Path | None,
+    option(
+        "--map",
+        metavar="FILE",
+        help="Domains are in several databases: the map of them. Default: $COMMANDBUS_SHARDS.",
+    ),
+]
 #: How long processes that run until they are stopped wait for a server when they start.
 WAIT_SECONDS = 30.0
 WaitForServer = Annotated[
@@ -64,22 +86,64 @@ AsJson = Annotated[bool, option("--json", help="Print one JSON document.")]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The database that was asked for: an address, a folder, or neither."""
+    """The database that was asked for: an address, a folder, neither, or several by a map."""
 
     dsn: Dsn = None
     data_dir: DataDir = None
+    map_file: MapFile = None
 
     def __post_init__(self) -> None:
         from commandbus.wiring import find_dsn, refuse_both
 
-        refuse_both(find_dsn(self.dsn), self.data_dir)
+        if self.map_file is None:
+            refuse_both(find_dsn(self.dsn), self.data_dir)
+        elif self.dsn is not None or self.data_dir is not None:
+            raise InvalidInputError(
+                "--dsn and --data-dir name one database; the map names all of them"
+            )
+
+    @property
+    def has_map(self) -> bool:
+        """Whether several databases are meant."""
+        if self.map_file is not None:
+            return True
+        if self.dsn is not None or self.data_dir is not None:
+            return False
+        from commandbus.wiring import DSN_VARIABLE
+
+        if not os.environ.get(MAP_VARIABLE):
+            return False
+        if os.environ.get(DSN_VARIABLE):
+            raise InvalidInputError(
+                f"{DSN_VARIABLE} names one database and {MAP_VARIABLE} several; say --dsn or "
+                "--map, or unset one of them"
+            )
+        return True
+
+    def read_map(self) -> ShardMap | None:
+        """The map; None: one database is meant."""
+        if not self.has_map:
+            return None
+        from commandbus.shards.map import ShardMap
+
+        return ShardMap.from_env() if self.map_file is None else ShardMap.from_file(self.map_file)
+
+    @property
+    def one(self) -> Place:
+        """The same for what works on one database; raises if there are several."""
+        if self.has_map:
+            raise InvalidInputError(
+                "this works on one database, and the map of shards names several; give the "
+                "address of one of them (--dsn)"
+            )
+        return self
 
     @property
     def is_embedded(self) -> bool:
         """Whether it is our own server."""
         from commandbus.wiring import find_dsn
 
-        return find_dsn(self.dsn) is None
+        return find_dsn(self.one.dsn) is None
 
     @property
     def folder(self) -> Path:
@@ -152,6 +216,14 @@ class Frame:
         )
 
         settings = Settings.from_env()
+        shards = self.place.read_map()
+        if shards is not None:
+            from commandbus.cli.spanning import open_shards
+
+            through = any_server if only_reads else None
+            async with open_shards(shards, settings, through) as spanning:
+                yield Session(spanning, spanning._store)
+            return
         dsn = self.place.dsn
         address = find_dsn(dsn)
         if address is not None and only_reads:
@@ -191,12 +263,16 @@ class View:
         """One line for people; the other arguments are the JSON document."""
         return cls(document, lambda: say(text))
 
-    def show(self, *, as_json: bool) -> None:
-        """Print it, and end the program if the exit code is not 0."""
+    def show(self, *, as_json: bool, missing: Mapping[str, str] | None = None) -> None:
+        """Print it, and end the program if the exit code is not 0. `missing`: shards, and why."""
         if as_json:
-            print_json(self.document)
+            more = {"missing_shards": dict(missing)} if missing else {}
+            is_open = isinstance(self.document, dict)
+            print_json({**self.document, **more} if is_open else self.document)
         else:
             self.print()
+        for name, why in (missing or {}).items():
+            print_note(f"shard {name} is missing here: {redact_text(why)}")
         if self.error is not None:
             print_error(self.error)
         if self.code is not ExitCode.OK:
@@ -234,6 +310,12 @@ def page_view(
 # -- how a command is registered
 
 
+async def _noting(work: Coroutine[Any, Any, View], missing: dict[str, str]) -> View:
+    """Do it, and note the shards that are missing in it."""
+    MISSING.set(missing)
+    return await work
+
+
 def command(
     group: typer.Typer, name: str, *, panel: str | None = None
 ) -> Callable[[Function], Function]:
@@ -252,7 +334,9 @@ def command(
             }
             result = function(**options)
             if result is not None:
-                asyncio.run(result).show(as_json=options["frame"].as_json)
+                missing: dict[str, str] = {}
+                view = asyncio.run(_noting(result, missing))
+                view.show(as_json=options["frame"].as_json, missing=missing)
 
         flat = [for_typer(option) for each in parameters for option in flattened(each)]
         callback.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]

@@ -59,6 +59,7 @@ EPILOG = "\n\n".join(
         "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {code.meaning}" for code in ExitCode),
         "\b\nEnvironment:\n"
         "  COMMANDBUS_DSN    the PostgreSQL to use when there is no --dsn\n"
+        "  COMMANDBUS_SHARDS the map of shards, if domains are in several databases\n"
         "  COMMANDBUS_HOME   where the embedded server keeps its data\n"
         "  COMMANDBUS_DEBUG  show tracebacks, as --debug does\n"
         "  NO_COLOR          no colours",

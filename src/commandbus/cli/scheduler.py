@@ -18,11 +18,17 @@ def scheduler(*, wait: WaitForServer = WAIT_SECONDS, logs: Logs, place: Place) -
     from commandbus.worker.scheduler import Scheduler
 
     logs.start()
+    settings = Settings.from_env()
 
     async def work() -> bool:
         async with Frame(place=place).open(wait_seconds=wait) as session:
-            running = Scheduler(session.store, Settings.from_env()).serve()
-            return await run_until_signal(session.bus, [running], None, _greet)
+            if place.has_map:
+                from commandbus.cli.spanning import schedulers
+
+                running = schedulers(session.bus, settings)
+            else:
+                running = [Scheduler(session.store, settings).serve()]
+            return await run_until_signal(session.bus, running, None, _greet)
 
     run_until_stopped(work)
 

@@ -28,7 +28,7 @@ async def _migrate(frame: Frame, *, only_if_missing: bool) -> View:
     from commandbus.wiring import database, database_status, migrate_database
 
     settings = Settings.from_env()
-    async with database(frame.place.dsn, frame.place.data_dir) as address:
+    async with database(frame.place.one.dsn, frame.place.data_dir) as address:
         before = await database_status(address, settings)
         if only_if_missing and before.installed_version is not None:
             if before.refusal is not None and before.installed_version > before.package_version:
@@ -52,7 +52,7 @@ async def status(frame: Frame) -> View:
     """
     from commandbus.wiring import database, database_status
 
-    async with database(frame.place.dsn, frame.place.data_dir) as address:
+    async with database(frame.place.one.dsn, frame.place.data_dir) as address:
         found = await database_status(address, Settings.from_env())
     is_newer = (found.installed_version or 0) > found.package_version
     is_current = not found.pending and (found.functions_current or is_newer) and not found.refusal

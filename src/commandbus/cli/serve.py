@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from commandbus.http.serving import HttpServer
     from commandbus.http.settings import HttpSettings
 
+#: For how long known tokens are accepted while the shard that has them is down.
+OUTAGE_SECONDS = 900.0
+
 _log = logging.getLogger("commandbus.cli")
 
 
@@ -187,4 +190,8 @@ def _authenticator(
         case "none":
             return NoAuth()
         case _:
-            return TokenAuth(bus.tokens, cache_seconds=seconds)
+            from commandbus.shards.spanning import SpanningBus
+
+            # The work of the others goes on without the shard that has the tokens.
+            outage = OUTAGE_SECONDS if isinstance(bus, SpanningBus) else 0.0
+            return TokenAuth(bus.tokens, cache_seconds=seconds, outage_seconds=outage)

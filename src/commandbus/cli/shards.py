@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,27 +11,23 @@ from commandbus.cli.output import ExitCode, jsonable, say, text_of
 from commandbus.errors import InvalidInputError
 from commandbus.settings import Settings
 from commandbus.shards.applying import apply_map
-from commandbus.shards.map import MAP_VARIABLE, ShardMap
+from commandbus.shards.map import ShardMap
 from commandbus.shards.status import ShardStatus, shard_states
 
 shards = typer.Typer(no_args_is_help=True, help="Domains in several databases.")
 
-MapFile = Annotated[
-    Path | None,
-    typer.Option("--map", metavar="FILE", help=f"The map. Default: the file in ${MAP_VARIABLE}."),
-]
 
-
-def _map(frame: Frame, file: Path | None) -> ShardMap:
-    if frame.place.dsn is not None or frame.place.data_dir is not None:
+def _map(frame: Frame) -> ShardMap:
+    place = frame.place
+    if place.dsn is not None or place.data_dir is not None:
         raise InvalidInputError("--dsn and --data-dir name one database; the map names all of them")
-    return ShardMap.from_env() if file is None else ShardMap.from_file(file)
+    return ShardMap.from_env() if place.map_file is None else ShardMap.from_file(place.map_file)
 
 
 @command(shards, "status")
-async def status(frame: Frame, *, map_file: MapFile = None) -> View:
+async def status(frame: Frame) -> View:
     """Show each shard, and what its domains have to do; exit code 1 if one disagrees or is down."""
-    known = _map(frame, map_file)
+    known = _map(frame)
     states = await shard_states(known, settings=Settings.from_env())
     is_good = all(each.problem is None for each in states)
     document = {"map_version": known.version, "is_good": is_good, "shards": jsonable(states)}
@@ -57,14 +52,13 @@ def _print(states: list[ShardStatus]) -> None:
 async def apply(
     frame: Frame,
     *,
-    map_file: MapFile = None,
     wait: Annotated[
         float,
         typer.Option("--wait", metavar="SECONDS", help="Until domains that leave are empty."),
     ] = 0.0,
 ) -> View:
     """Tell all shards of a map with a higher version. From then on an older one is refused."""
-    known = _map(frame, map_file)
+    known = _map(frame)
     done = await apply_map(known, settings=Settings.from_env(), wait_seconds=wait)
     told = [name for name, was_new in done.items() if was_new]
     names = ", ".join(map(text_of, told)) or "none; all knew it"

@@ -92,7 +92,7 @@ def up(
     wanted = _Wanted(host, port, False if no_console else None)
 
     async def work() -> bool:
-        async with database(place.dsn, place.data_dir) as address:
+        async with database(place.one.dsn, place.data_dir) as address:
             folder = place.folder if place.is_embedded else None
             if folder is not None:
                 await migrate_database(address, Settings.from_env())

@@ -101,11 +101,12 @@ class People:
         )
         # A last row without a domain says how far the walk came before it stopped.
         found = [PersonEvent(*row) for row in rows if row[2] is not None]
+        places = [[each.first_id] for each in found]
         if len(rows) > len(found):
-            return Page(found, cursor_of([rows[-1][0]], bound), rows[-1][5])
+            return Page(found, cursor_of([rows[-1][0]], bound), rows[-1][5], places, bound)
         if len(found) < limit:
-            return Page(found, None)
-        return Page(found, cursor_of([found[-1].first_id], bound))
+            return Page(found, None, None, places, bound)
+        return Page(found, cursor_of(places[-1], bound), None, places, bound)
 
     async def identify(
         self, some_id: UUID, *, domains: Collection[str] | None = None, viewer: Viewer = EVERYTHING

@@ -16,6 +16,7 @@ from commandbus.access.model import Caller
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.extras import extra, is_installed
+from commandbus.http import no_console
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import Door, GateMiddleware, Strangers
 from commandbus.http.auth.scopes import (
@@ -47,6 +48,7 @@ from commandbus.http.routing import (
 )
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
+from commandbus.shards.spanning import SpanningBus
 
 #: Paths of the console that need no caller.
 CONSOLE_PUBLIC = frozenset({"/", "/console", "/console/assets/{name}", "/console/sign-in", "/docs"})
@@ -94,6 +96,7 @@ def create_app(
     declared later have no routes. `console` says whether there is the console, a web page under
     /console; None: if its extra is installed. `console_auth` finds the caller of a request to the
     console by the application's own sign-in; without it people sign in with a token.
+    A bus over shards has no console; a page says so.
     The bus is not opened and not closed here. What the framework makes of our routes is shared by
     the apps of a process: what patches the framework does it before the first one.
     """
@@ -147,12 +150,15 @@ def _build(
     here = Platform(bus, settings, who, budgets, polls, metrics, prefix)
     app.state.commandbus = here
     _add_routes(app, here, routers)
-    has_console = is_installed("console") if console is None else console
+    is_sharded = isinstance(bus, SpanningBus)
+    has_console = (is_installed("console") if console is None else console) and not is_sharded
+    if is_sharded and console is not False:
+        app.include_router(no_console.router, prefix=prefix)
     strangers = Strangers(settings)
     door = _add_console(app, here, strangers, console_auth) if has_console else None
     public = (
         PUBLIC
-        | (CONSOLE_PUBLIC if has_console else frozenset())
+        | (CONSOLE_PUBLIC if has_console else no_console.PATHS)
         | ({"/metrics"} if settings.metrics_public else frozenset())
     )
     required = requirements_of(app)

@@ -7,7 +7,7 @@ import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededE
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.problems import Kind, Problem, problem_of
+from commandbus.paging import MISSING
 from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.values import text_of
 
@@ -55,6 +56,8 @@ class RequestInfo:
     session: ConsoleSession | None = None
     #: Limits as they stood when this request was counted, for the headers.
     limits: Sequence[LimitState] = ()
+    #: Shards that are missing in what is answered, and why.
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 class ClientGone(Exception):  # noqa: N818  (no error: clients come and go)
@@ -95,6 +98,7 @@ class ContextMiddleware:
             return
         info = RequestInfo(_request_id(scope), has_unread_body=_has_body(scope))
         scope.setdefault("state", {})["commandbus"] = info
+        MISSING.set(info.missing)
         began = time.perf_counter()
         status = 0
 
@@ -177,6 +181,8 @@ def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None
         # Or the rest of the body would have to be read, however slowly it comes.
         headers["Connection"] = "close"
     headers["X-Request-Id"] = info.request_id
+    if info.missing:
+        headers["X-Missing-Shards"] = ", ".join(info.missing)
     headers.update(limit_headers(info.limits))
 
 

@@ -170,6 +170,11 @@ def problem_of(error: CommandBusError) -> Problem:
             return Problem(Kind.NOT_FOUND, _shown(error))
         case _ if isinstance(error, _CONFLICT):
             return Problem(Kind.CONFLICT, _shown(error))
+        case DatabaseUnavailableError(shard=str(shard)):
+            return unavailable(
+                f"the database of shard {shard} does not answer; nothing is known to be changed, "
+                "and what is on other shards goes on"
+            )
         case DatabaseUnavailableError():
             return unavailable("the database does not answer; nothing is known to be changed")
         case SchemaVersionError():

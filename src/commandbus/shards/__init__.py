@@ -6,6 +6,7 @@ from commandbus.shards.map import ShardMap
 from commandbus.shards.model import Everywhere, OnShard
 from commandbus.shards.pages import MergedPage
 from commandbus.shards.reads import MergedGroups
+from commandbus.shards.spanning import SpanningBus
 
 __all__ = [
     "Everywhere",
@@ -14,5 +15,6 @@ __all__ = [
     "OnShard",
     "ShardMap",
     "ShardedBus",
+    "SpanningBus",
     "apply_map",
 ]

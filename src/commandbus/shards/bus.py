@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 
@@ -26,6 +26,7 @@ from commandbus.shards.model import DEADLINE_SECONDS, Answer, Everywhere
 from commandbus.shards.pages import MergedPages
 from commandbus.shards.reads import MergedReads
 from commandbus.shards.record import ShardRecord, record_of, require_agreement
+from commandbus.shards.silence import Silence
 
 
 class ShardedBus(MergedReads):
@@ -42,6 +43,8 @@ class ShardedBus(MergedReads):
         self.pages = MergedPages(self)
         self._connect = connect
         self._doors = Doors(lambda name: Opening(partial(self._begin, name)))
+        #: Shards that do not answer, and are left out of reads over all.
+        self.silence = Silence(self._look)
         #: What the databases were told, as it was when it was read last.
         self._records: dict[str, ShardRecord] = {}
         self._is_closed = False
@@ -111,10 +114,15 @@ class ShardedBus(MergedReads):
             self._records[name] = await require_agreement(gateway, name, self.map)
         except DatabaseUnavailableError as error:
             named = DatabaseUnavailableError(f"shard {name!r}: {error}")
-            named.is_temporary = error.is_temporary
+            named.is_temporary, named.shard = error.is_temporary, name
             raise named from None
         gateway.require_conn_here(f"shard {name!r}")
         return bus
+
+    @property
+    def open(self) -> Mapping[str, CommandBus]:
+        """The buses of the shards that are open, by name."""
+        return self._doors.open
 
     def name_of(self, bus: CommandBus) -> str:
         """The name of the shard whose bus this is."""
@@ -138,20 +146,26 @@ class ShardedBus(MergedReads):
         missing: dict[str, str] = {}
 
         async def ask(name: str) -> None:
+            if why := self.silence.why(name):
+                missing[name] = why
+                return
             try:
                 async with asyncio.timeout(deadline):
                     try:
                         shard = await self.shard(name)
                     except CommandBusError as error:
                         missing[name] = str(error)
+                        self._note_silence(name, error)
                     else:
                         found[name] = await read(shard)
             except DatabaseError as error:
                 missing[name] = str(error)
+                self._note_silence(name, error)
             except TimeoutError as error:
                 if isinstance(error, CommandBusError):
                     raise
                 missing[name] = f"shard {name!r}: no answer within {deadline:g} s"
+                self.silence.begin(name, missing[name])
 
         results = await asyncio.gather(*map(ask, self.map.shards), return_exceptions=True)
         for result in results:
@@ -160,6 +174,57 @@ class ShardedBus(MergedReads):
         order = list(self.map.shards)
         missing |= self._unknown()
         return Everywhere({name: found[name] for name in order if name in found}, missing)
+
+    async def answering(self, name: str) -> CommandBus:
+        """The bus of a shard; DatabaseUnavailableError at once if it is known to be silent."""
+        if why := self.silence.why(name):
+            error = DatabaseUnavailableError(why)
+            error.shard = name
+            raise error
+        return await self.shard(name)
+
+    async def first(self, read: Callable[[CommandBus], Awaitable[object]], what: str) -> str | None:
+        """The shard on which `read` finds something, as soon as one has; None: on none of them.
+
+        DatabaseUnavailableError: none of those that answered, and others did not. `what` is said
+        to be looked for.
+        """
+        seen: asyncio.Queue[tuple[str, object]] = asyncio.Queue()
+
+        async def look(bus: CommandBus) -> bool:
+            found = await read(bus)
+            await seen.put((self.name_of(bus), found))
+            return found is not None
+
+        asking = asyncio.create_task(self.everywhere(look))
+        try:
+            while not asking.done() or not seen.empty():
+                taking = asyncio.create_task(seen.get())
+                await asyncio.wait([asking, taking], return_when=asyncio.FIRST_COMPLETED)
+                if not taking.done():
+                    taking.cancel()
+                    continue
+                name, found = taking.result()
+                if found is not None:
+                    return name
+            missing = (await asking).missing
+        finally:
+            asking.cancel()
+        if missing:
+            whys = "; ".join(missing.values())
+            error = DatabaseUnavailableError(
+                f"{what} is not on the shards that answered, and others did not: {whys}"
+            )
+            error.shard = ", ".join(missing)
+            raise error
+        return None
+
+    async def _look(self, name: str) -> None:
+        await (await self.shard(name)).check()
+
+    def _note_silence(self, name: str, error: CommandBusError) -> None:
+        if isinstance(error, DatabaseUnavailableError) and error.is_temporary:
+            self.silence.begin(name, str(error))
 
     def _unknown(self) -> dict[str, str]:
         """Shards that newer maps have, and ours has not."""
@@ -178,4 +243,5 @@ class ShardedBus(MergedReads):
     async def close(self) -> None:
         """Stop the workers, and let go of all shards."""
         self._is_closed = True
+        await self.silence.close()
         await self._doors.close()

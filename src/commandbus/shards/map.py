@@ -16,7 +16,7 @@ from commandbus.names import check_domain
 MAP_VARIABLE = "COMMANDBUS_SHARDS"
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_PARTS = frozenset({"version", "default", "shards", "domains"})
+_PARTS = frozenset({"version", "default", "home", "shards", "domains"})
 #: The largest version; a whole number of the database.
 _MOST = 2**31 - 1
 _HOW = 'write [shards] with name = "address" or name = { env = "VARIABLE" }, and [domains]'
@@ -35,6 +35,9 @@ class ShardMap:
     default: str | None = None
     #: Grows with each change; the databases refuse an older map, and another one of their version.
     version: int = 1
+    #: The shard that has what belongs to no domain: API tokens, the count of all requests.
+    #: None: the default, or the first one.
+    home: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a map that cannot be meant."""
@@ -63,11 +66,18 @@ class ShardMap:
             self._check_known(shard, f"domain {check_domain(domain)!r}")
         if self.default is not None:
             self._check_known(self.default, "the default")
+        if self.home is not None:
+            self._check_known(self.home, "what belongs to no domain")
 
     def _check_known(self, shard: object, who: str) -> None:
         if not isinstance(shard, str) or shard not in self.shards:
             known = ", ".join(sorted(self.shards))
             raise InvalidSettingError(f"{who} is on shard {shard!r}, which is none of: {known}")
+
+    @property
+    def home_shard(self) -> str:
+        """The shard that has what belongs to no domain."""
+        return self.home or self.default or next(iter(self.shards))
 
     def find(self, domain: str) -> str | None:
         """The shard that a domain is on; None: on none."""
@@ -96,7 +106,7 @@ class ShardMap:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read TOML: `version`, `default`, [shards] and [domains]."""
+        """Read TOML: `version`, `default`, `home`, [shards] and [domains]."""
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -108,7 +118,8 @@ class ShardMap:
         if not isinstance(shards, dict) or not isinstance(domains, dict):
             raise InvalidSettingError(f"[shards] and [domains] are tables; {_HOW}")
         addresses = {name: _address(name, value) for name, value in shards.items()}
-        return cls(addresses, domains, found.get("default"), found.get("version", 1))
+        version, home = found.get("version", 1), found.get("home")
+        return cls(addresses, domains, found.get("default"), version, home)
 
     @classmethod
     def from_env(cls) -> Self:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from commandbus.bus import CommandBus
 from commandbus.models import AuditEvent, BatchMetadata, CommandMetadata, TroubleshootingItem
-from commandbus.paging import Page, check_page, cursor_of, position_of
+from commandbus.paging import SIGN, Page, check_page, cursor_of, position_of
 from commandbus.shards.model import OnShard
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ class _Line(Generic[Item]):
             return self.page.next_cursor or _DONE
         if not self.taken:
             return self.start
-        return cursor_of(self.page.places[self.taken - 1], self.page.bound)
+        token = SIGN.set(None)
+        try:
+            return cursor_of(self.page.places[self.taken - 1], self.page.bound)
+        finally:
+            SIGN.reset(token)
 
 
 class MergedPages:
@@ -72,16 +76,16 @@ class MergedPages:
 
         def key(page: Page[CommandMetadata], number: int) -> tuple[Any, ...]:
             at, command_id = page.places[number]
-            return _newest(at), command_id
+            return newest(at), command_id
 
-        return await self._merged("commands", read, key, _newest, limit, cursor)
+        return await self.merged("commands", read, key, newest, limit, cursor)
 
     async def audit(
         self, *, limit: int = 100, cursor: str | None = None, newest_first: bool = True,
         **criteria: Any,
     ) -> MergedPage[AuditEvent]:  # fmt: skip
         """`search.audit` of all shards by time; each shard keeps its own order of events."""
-        order = _newest if newest_first else _oldest
+        order = newest if newest_first else oldest
 
         def read(bus: CommandBus, at: str | None) -> Awaitable[Page[AuditEvent]]:
             return bus.search.audit(
@@ -91,7 +95,7 @@ class MergedPages:
         def key(page: Page[AuditEvent], number: int) -> tuple[Any, ...]:
             return (order(page.items[number].ts),)
 
-        return await self._merged("audit", read, key, order, limit, cursor)
+        return await self.merged("audit", read, key, order, limit, cursor)
 
     async def parked(
         self, domain: str | None = None, *, limit: int = 100, cursor: str | None = None,
@@ -105,7 +109,7 @@ class MergedPages:
         def key(page: Page[TroubleshootingItem], number: int) -> tuple[Any, ...]:
             return tuple(page.places[number])
 
-        return await self._merged("parked", read, key, _oldest, limit, cursor)
+        return await self.merged("parked", read, key, oldest, limit, cursor)
 
     async def batches(
         self, domain: str, *, limit: int = 100, cursor: str | None = None, **criteria: Any
@@ -117,11 +121,11 @@ class MergedPages:
 
         def key(page: Page[BatchMetadata], number: int) -> tuple[Any, ...]:
             at, batch_id = page.places[number]
-            return _newest(at), -batch_id.int
+            return newest(at), -batch_id.int
 
-        return await self._merged("batches", read, key, _newest, limit, cursor)
+        return await self.merged("batches", read, key, newest, limit, cursor)
 
-    async def _merged(
+    async def merged(
         self,
         what: str,
         read: Callable[[CommandBus, str | None], Awaitable[Page[Item]]],
@@ -130,12 +134,19 @@ class MergedPages:
         limit: int,
         cursor: str | None,
     ) -> MergedPage[Item]:
+        """A page of any listing that tells the places of its items.
+
+        `key` orders the items of all shards, and agrees with the order of each; `order` does so for
+        the time that a search has come to.
+        """
         check_page(limit)
         names = list(self._sharded.map.shards)
         bound = ("merged", what, names)
         starts: dict[str, str | None] = position_of(cursor, bound, _read_starts) or {}
 
         async def ask(bus: CommandBus) -> Page[Item]:
+            # The cursors of the shards are inside ours, which is signed as a whole.
+            SIGN.set(None)
             start = starts.get(self._sharded.name_of(bus))
             return Page([], None) if start == _DONE else await read(bus, start)
 
@@ -176,10 +187,12 @@ def _read_starts(pairs: list[tuple[str, str | None]]) -> dict[str, str | None]:
     return starts
 
 
-def _newest(at: datetime) -> float:
-    return -_oldest(at)
+def newest(at: datetime) -> float:
+    """For listings whose newest item comes first."""
+    return -oldest(at)
 
 
-def _oldest(at: datetime) -> float:
+def oldest(at: datetime) -> float:
+    """For listings whose oldest item comes first."""
     # Exact: seconds of our time with microseconds fit into a double.
     return at.timestamp()

@@ -399,6 +399,10 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.NOTICE, "this role is a superuser",
         "give the workers a role of their own",
     ),
+    "SHARD_MISSING": KnownFinding(
+        Severity.ERROR, "a shard does not answer, so nothing is known of its domains",
+        "`commandbus shards status` says why; the domains of the others are not concerned",
+    ),
     "CHECK_FAILED": KnownFinding(
         Severity.WARNING, "a check could not be run, so its findings are not known",
         "run the doctor as a role that may read the tables (SQLSTATE 42501: lacks a right)",

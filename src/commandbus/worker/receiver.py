@@ -90,6 +90,8 @@ class Receiver(Loop):
         self._is_asking = False
         self._was_held_back = False
         self._is_refilled = False
+        #: Whether the last group was all that was asked for: then places are not what it waits for.
+        self._has_plenty = False
         #: Whether it has asked for commands, and was answered.
         self.has_asked = False
         self._due_at = float("inf")  # of the monotonic clock
@@ -113,9 +115,12 @@ class Receiver(Loop):
     def refill(self) -> ReceiveOptions | None:
         """What to lease in the transaction in which others end, which gives their places back.
 
-        None: nothing. Otherwise `refilled` must follow.
+        None: nothing. Otherwise `refilled` must follow. Nothing too while each group is full: then
+        others than those at a limit are done, and it is faster to end and to lease at once, on two
+        connections, than one after the other.
         """
-        quantity = 0 if self._is_asking or self.is_stopping else self.room.wanted()
+        is_busy = self._is_asking or self._has_plenty or self.is_stopping
+        quantity = 0 if is_busy else self.room.wanted()
         if quantity <= 0:
             return None
         self._is_asking = True
@@ -124,6 +129,7 @@ class Receiver(Loop):
     def refilled(self, options: ReceiveOptions, leases: Sequence[Lease], asked_at: float) -> None:
         """It came to this; nothing, if the transaction failed."""
         self._is_asking = False
+        self._has_plenty = len(leases) >= options["quantity"]
         if leases:
             self.has_asked = True
             if self.until_empty is not None:
@@ -185,6 +191,7 @@ class Receiver(Loop):
         finally:
             self._is_asking = False
         self.has_asked = True
+        self._has_plenty = len(leases) >= quantity
         if from_head:
             # There may be more than there was room for.
             is_again = any(lease.lease_epoch > 1 for lease in leases)

@@ -31,6 +31,9 @@ Value = TypeVar("Value")
 class TokenAuth:
     """Checks `Authorization: Bearer <API token>`. What the database says of a token is kept for
     `cache_seconds`, so a revoked token is accepted for at most that long.
+
+    `outage_seconds`: for how long a token that was good is accepted while the database that has the
+    tokens does not answer. That is for services whose work is in other databases.
     """
 
     def __init__(
@@ -38,10 +41,12 @@ class TokenAuth:
         tokens: Tokens,
         *,
         cache_seconds: float = 5.0,
+        outage_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokens = tokens
         self._cache_seconds = cache_seconds
+        self._outage_seconds = outage_seconds
         self._clock = clock
         #: Live tokens by id, each with the time at which the database was asked.
         self._known: OrderedDict[str, tuple[StoredToken, float]] = OrderedDict()
@@ -102,7 +107,15 @@ class TokenAuth:
                 return stored
         if now - self._unknown.get(token_id, -math.inf) < max_age:
             return None
-        found = await self._lookups.find(token_id)
+        try:
+            found = await self._lookups.find(token_id)
+        except DatabaseUnavailableError:
+            # Nobody can revoke it there either.
+            if token_id in self._known:
+                stored, asked_at = self._known[token_id]
+                if now - asked_at < self._outage_seconds:
+                    return stored
+            raise
         if found is not None and is_live(found.token, datetime.now(UTC)):
             remember(self._known, token_id, (found, now))
         else:

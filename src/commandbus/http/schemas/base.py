@@ -94,7 +94,7 @@ def _paging(size: int) -> Any:
         limit: Limit = size,
         cursor: Annotated[
             str | None,
-            Query(max_length=1_000, description="`next_cursor` of the page before, unchanged."),
+            Query(max_length=8_000, description="`next_cursor` of the page before, unchanged."),
         ] = None,
     ) -> Paging:
         return Paging(limit=limit, cursor=cursor)

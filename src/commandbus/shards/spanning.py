@@ -1,0 +1,310 @@
+"""One bus over several shards, for the command line and the HTTP service.
+
+It has the verbs and parts of a bus. A verb with a domain goes to its shard; what becomes of each of
+the others is in `verbs`. It has no database of its own: what was forgotten there is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    suppress,
+)
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from commandbus.bus import CommandBus
+from commandbus.errors import CommandBusError, DatabaseUnavailableError
+from commandbus.governance.types import BatchType
+from commandbus.handlers.router import Handlers
+from commandbus.opening import Opening
+from commandbus.settings import Settings
+from commandbus.shards.bus import ShardedBus
+from commandbus.shards.call import Call, arguments_of, ask_all, find
+from commandbus.shards.map import ShardMap
+from commandbus.shards.merging import Looking, Tailing, every
+from commandbus.shards.model import Everywhere
+from commandbus.shards.nowhere import ShardedStore, refuse
+from commandbus.shards.verbs import BLOCKS, LOCAL, OWN, PARTS, RULES, SPECIAL, STREAMS, TOLD
+
+if TYPE_CHECKING:
+    from commandbus.database.store import Store
+    from commandbus.monitoring.monitor import Monitor
+
+#: Between two attempts to reach the shard of a worker, in seconds.
+AGAIN_SECONDS = 2.0
+
+#: Opens the bus of an address.
+Connect = Callable[[str], AbstractAsyncContextManager[CommandBus]]
+
+_log = logging.getLogger("commandbus.shards")
+
+
+class SpanningBus(CommandBus):
+    """A `CommandBus` over all shards of a map; `sharded` is what it is built on."""
+
+    def __init__(self, shards: ShardMap, settings: Settings, connect: Connect) -> None:
+        self.sharded = ShardedBus(shards, self._opened)
+        store = cast("Store", ShardedStore(self.sharded))
+        super().__init__(store=store, settings=settings)
+        #: Knows the handlers and batch types, and has no database.
+        self._blank = CommandBus(store=store, settings=settings)
+        self._connect_one = connect
+        #: What the bus of each shard is told once it is open.
+        self._told: list[Callable[[CommandBus, str | None], object]] = []
+        #: Domains whose workers wait for their shard.
+        self._awaited: set[str] = set()
+        self._is_stopping = asyncio.Event()
+        self._shared_monitor: Monitor | None = None
+        # In place of the verbs and parts of the class, which would look for a database.
+        verbs = {name for name, _ in inspect.getmembers(CommandBus, inspect.isfunction)}
+        for name in verbs | {path for path in PARTS if "." not in path}:
+            if not name.startswith("_") and name not in OWN | LOCAL:
+                vars(self)[name] = self._made(name)
+
+    @classmethod
+    def over(
+        cls,
+        shards: ShardMap,
+        *,
+        settings: Settings | None = None,
+        handlers: Handlers | None = None,
+        connect: Connect | None = None,
+    ) -> AbstractAsyncContextManager[SpanningBus]:
+        """Open it. Shards are opened by `connect` when they are first needed."""
+        found = settings or Settings.from_env()
+
+        async def begin(stack: AsyncExitStack) -> SpanningBus:
+            bus = cls(shards, found, connect or partial(CommandBus.connect, settings=found))
+            stack.push_async_callback(bus.close)
+            if handlers is not None:
+                bus.include(handlers)
+            return bus
+
+        return Opening(begin)
+
+    def _opened(self, address: str) -> Opening[CommandBus]:
+        name = next(name for name, each in self.sharded.map.shards.items() if each == address)
+
+        async def begin(stack: AsyncExitStack) -> CommandBus:
+            bus = await stack.enter_async_context(self._connect_one(address))
+            for tell in self._told:
+                tell(bus, name)
+            return bus
+
+        return Opening(begin)
+
+    # -- verbs
+
+    def _made(self, path: str) -> Any:
+        """The verb, or the part, of this name."""
+        if path in PARTS:
+            return _Part(self, path)
+        if path in LOCAL:
+            return find(self._blank, path)
+        if path in OWN:
+            return getattr(self, "_" + path.replace(".", "_"))
+        if path in TOLD:
+            return partial(self._tell_all, path)
+        if path in STREAMS:
+            return partial(self._stream, path)
+        if path in BLOCKS:
+            return partial(self._block, path)
+        verb = find(self._blank, path)
+        if not inspect.iscoroutinefunction(verb):
+            refuse(path)
+        signature = inspect.signature(verb)
+
+        async def routed(*args: Any, **kwargs: Any) -> Any:
+            return await self._route(self._call(path, signature, args, kwargs))
+
+        return routed
+
+    def _call(
+        self, path: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
+        given = arguments_of(signature, args, kwargs)
+        return Call(self.sharded, self._blank, path, args, kwargs, given)
+
+    async def _route(self, call: Call) -> Any:
+        special = SPECIAL.get(call.path)
+        if special is not None:
+            return await special(call)
+        domain = call.given.get("domain")
+        if domain is not None:
+            return await call.in_domain(domain)
+        rule = RULES.get(call.path)
+        return call.refuse() if rule is None else await rule(call)
+
+    async def _stream(self, path: str, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        call = self._call(path, inspect.signature(find(self._blank, path)), args, kwargs)
+        domain = call.given.get("domain")
+        if domain is not None:
+            shard = await self.sharded.on(domain)
+            stream = find(shard, path)(*args, **kwargs)
+        elif path in {"search.every_command", "search.every_event"}:
+            pages = self.sharded.pages
+            read = pages.commands if path.endswith("command") else pages.audit
+            stream = every(partial(read, **kwargs))
+        else:
+            refuse(path, "name a domain")
+        async with aclosing(stream):
+            async for item in stream:
+                yield item
+
+    @asynccontextmanager
+    async def _block(self, path: str, domain: str, **kwargs: Any) -> AsyncIterator[Any]:
+        shard = await self.sharded.on(domain)
+        async with find(shard, path)(domain, **kwargs) as entered:
+            yield entered
+
+    def _tell_all(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Tell it to the bus of each shard; of a batch type that of its domain alone."""
+
+        def tell(bus: CommandBus, name: str | None) -> None:
+            what = args[0] if args else None
+            if name is None or not isinstance(what, BatchType) or self._is_on(name, what.domain):
+                find(bus, path)(*args, **kwargs)
+
+        self._tell(tell)
+
+    def _tell(self, tell: Callable[[CommandBus, str | None], object]) -> None:
+        tell(self._blank, None)
+        for name, bus in self.sharded.open.items():
+            tell(bus, name)
+        self._told.append(tell)
+
+    def _is_on(self, name: str, domain: str) -> bool:
+        return self.sharded.map.find(domain) == name
+
+    # -- what looks again and again
+
+    def _upkeep_figures_watch(self, domain: str | None = None) -> Looking:
+        return Looking(lambda bus: bus.upkeep.figures.watch(domain), self._reading(domain))
+
+    def _search_tail(self, *, limit: int = 50, **criteria: Any) -> Tailing:
+        read = self._reading(criteria.get("domain"))
+        return Tailing(lambda bus: bus.search.tail(limit=limit, **criteria), read, limit)
+
+    def _reading(self, domain: str | None) -> Callable[..., Any]:
+        """How all shards are asked, or the one of a domain."""
+
+        async def ask(read: Callable[[CommandBus], Any]) -> Any:
+            if domain is None:
+                return await ask_all(self.sharded, read)
+            name = self.sharded.map.shard_of(domain)
+            return Everywhere({name: await read(await self.sharded.on(domain))}, {})
+
+        return ask
+
+    def _upkeep_figures_pool(self) -> Mapping[str, int]:
+        sums = dict.fromkeys(("max", "size", "available", "waiting"), 0)
+        for bus in self.sharded.open.values():
+            for name, number in bus.upkeep.figures.pool().items():
+                sums[name] += number
+        return sums
+
+    @property
+    def _upkeep_standing_settings(self) -> Settings:
+        return self._settings
+
+    @asynccontextmanager
+    async def _schedules_firing(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._fire(name)) for name in self.sharded.map.shards]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fire(self, name: str) -> None:
+        while True:
+            with suppress(CommandBusError):  # it is down; who needs it says so
+                async with (await self.sharded.shard(name)).schedules.firing():
+                    await asyncio.Event().wait()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    # -- workers
+
+    @property
+    def domains(self) -> list[str]:
+        """The domains that have handlers."""
+        return self._blank.domains
+
+    @property
+    def started_domains(self) -> list[str]:
+        """Domains whose worker takes commands, or will once their shard is there: that it is down
+        is no reason to take this process for one that has not started.
+        """
+        found = {each for bus in self.sharded.open.values() for each in bus.started_domains}
+        return sorted(found | self._awaited)
+
+    @property
+    def stuck_domains(self) -> list[str]:
+        """Domains whose worker in this process has lost its threads to handlers that hang."""
+        return sorted(each for bus in self.sharded.open.values() for each in bus.stuck_domains)
+
+    async def run_worker(self, domain: str, **options: Any) -> None:
+        """Process the commands of a domain on its shard; while that is down, wait for it."""
+        while not self._is_stopping.is_set():
+            try:
+                bus = await self.sharded.on(domain)
+            except DatabaseUnavailableError as error:
+                if not error.is_temporary or options.get("until_empty"):
+                    raise
+                if domain not in self._awaited:
+                    _log.warning("the worker of %s waits: %s", domain, error)
+                self._awaited.add(domain)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_stopping.wait(), AGAIN_SECONDS)
+                continue
+            finally_there = domain in self._awaited
+            self._awaited.discard(domain)
+            if finally_there:
+                _log.info("the worker of %s has its shard now", domain)
+            await bus.run_worker(domain, **options)
+            return
+
+    def monitor(self, *, counts: bool = False) -> Monitor:
+        """Measure what is sent, and the workers, of all shards together."""
+        from commandbus.monitoring.monitor import Monitor  # noqa: PLC0415  (few processes measure)
+
+        if self._shared_monitor is None:
+            monitor = self._shared_monitor = Monitor()
+            self._tell(lambda bus, _: bus._measure(monitor))
+        self._shared_monitor.tells_counts |= counts
+        return self._shared_monitor
+
+    async def stop(self) -> None:
+        """Stop the workers on all shards gracefully."""
+        self._is_stopping.set()
+        await self.sharded.stop()
+
+    async def close(self) -> None:
+        """Stop the workers, and let go of all shards."""
+        await self.stop()
+        await self.sharded.close()
+        await self._blank.close()
+
+
+class _Part:
+    """A part of the bus: `bus.search`."""
+
+    def __init__(self, bus: SpanningBus, path: str) -> None:
+        self._bus = bus
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        made = self._bus._made(f"{self._path}.{name}")
+        vars(self)[name] = made
+        return made

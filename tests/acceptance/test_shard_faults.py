@@ -1,0 +1,200 @@
+"""F41: three shards on three servers. One is killed, and the others go on; a domain is moved.
+
+SHARD_OUTAGE says for how many seconds the server is away; `make faults-shards` asks for thirty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from commandbus import CommandBus
+from commandbus.errors import CommandBusError, DuplicateCommandError
+from commandbus.names import new_id
+from commandbus.settings import Settings
+from commandbus.shards import ShardMap, SpanningBus, apply_map
+from faults.servers import Server, free_port
+from tests.waiting import until
+
+pytestmark = [pytest.mark.long, pytest.mark.postgres]
+
+OUTAGE = float(os.environ.get("SHARD_OUTAGE", "4"))
+#: Commands per second and domain.
+PACE = 40.0
+#: Of their rate before, what the others keep.
+KEPT = 0.95
+HOMES = {"alpha": "one", "beta": "two", "gamma": "three", "mover": "one"}
+QUICK = Settings(connect_timeout_seconds=2, pool_size=8)
+DONE = "select command_id from commandbus.command_bus_audit where event_type = 'COMPLETED'"
+RATE = (
+    "select count(*) from commandbus.command_bus_audit where event_type = 'COMPLETED'"
+    " and domain = %s and ts >= to_timestamp(%s) and ts < to_timestamp(%s)"
+)
+
+
+@dataclass
+class Producer:
+    """Sends at a steady pace; what is refused or cut is sent again, with the same id."""
+
+    bus: SpanningBus
+    domain: str
+    accepted: list[UUID] = field(default_factory=list)
+    is_stopping: bool = False
+
+    async def run(self) -> None:
+        due = time.monotonic()
+        while not self.is_stopping:
+            due = max(due + 1 / PACE, time.monotonic())
+            await self._send(new_id())
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _send(self, command_id: UUID) -> None:
+        while True:
+            try:
+                await self.bus.send(self.domain, "Do", command_id, {}, reply_to="")
+            except DuplicateCommandError:
+                pass  # the answer of an earlier attempt was lost
+            except CommandBusError:
+                if self.is_stopping:
+                    return
+                await asyncio.sleep(0.1)
+                continue
+            self.accepted.append(command_id)
+            return
+
+
+@pytest.fixture
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    folder = tmp_path_factory.mktemp("shards")
+    for each in (folder, *list(folder.parents)[:2]):
+        each.chmod(0o755)  # as root the server is another account, which has to get there
+    found = {name: Server(folder / name, tcp_port=free_port()) for name in ("one", "two", "three")}
+    try:
+        for server in found.values():
+            server.start()
+        yield found
+    finally:
+        for server in found.values():
+            server.remove()
+
+
+def written(file: Path, addresses: dict[str, str], version: int, homes: dict[str, str]) -> ShardMap:
+    """The map, in a file too, for the worker."""
+    shards = "\n".join(f'{name} = "{address}"' for name, address in addresses.items())
+    domains = "\n".join(f'{domain} = "{name}"' for domain, name in homes.items())
+    file.write_text(f"version = {version}\n[shards]\n{shards}\n[domains]\n{domains}\n")
+    return ShardMap.from_file(file)
+
+
+@asynccontextmanager
+async def worker(file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """One process that works for all domains, whatever becomes of the shards."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "commandbus", "worker", "tests.acceptance.shard_app:handlers",
+        "--map", str(file), "--log-level", "error",
+        env={**os.environ, "COMMANDBUS_CONNECT_TIMEOUT_SECONDS": "2"},
+    )  # fmt: skip
+    try:
+        yield process
+        assert process.returncode is None, "the worker has ended by itself"
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def rate(dsn: str, domain: str, since: float, until_: float) -> float:
+    """Commands completed per second, as the audit says."""
+    with psycopg.connect(dsn) as conn:
+        row = conn.execute(RATE, (domain, since, until_)).fetchone()
+    assert row is not None
+    return float(row[0]) / (until_ - since)
+
+
+def completed(addresses: dict[str, str]) -> Counter[UUID]:
+    """How often each command was completed, on all shards."""
+    found: Counter[UUID] = Counter()
+    for address in addresses.values():
+        with psycopg.connect(address) as conn:
+            found.update(row[0] for row in conn.execute(DONE))
+    return found
+
+
+async def test_a_shard_is_killed_and_a_domain_is_moved(
+    servers: dict[str, Server], tmp_path: Path
+) -> None:
+    addresses = {name: each.dsn(each.create_database()) for name, each in servers.items()}
+    for address in addresses.values():
+        async with CommandBus.connect(address):
+            pass  # sets it up
+    file = tmp_path / "shards.toml"
+    first = written(file, addresses, 1, HOMES)
+    await apply_map(first, settings=QUICK)
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(SpanningBus.over(first, settings=QUICK))
+        producers = {domain: Producer(bus, domain) for domain in HOMES}
+        tasks = {domain: asyncio.create_task(each.run()) for domain, each in producers.items()}
+        await stack.enter_async_context(worker(file))
+        await until(lambda: set(completed(addresses).values()) == {1}, "commands that are done")
+        await asyncio.sleep(2.0)  # what had gathered before the worker began is done
+
+        # -- one server is away
+        calm = time.time()
+        await asyncio.sleep(OUTAGE)
+        gone = time.time()
+        await asyncio.to_thread(servers["three"].kill)
+        seen: Any = await bus.search.commands(limit=5)
+        assert seen.items
+        await asyncio.sleep(OUTAGE - (time.time() - gone))
+        back = time.time()
+        kept = {}
+        for domain, name in (("alpha", "one"), ("beta", "two")):
+            before = rate(addresses[name], domain, calm, gone)
+            kept[domain] = rate(addresses[name], domain, gone, back) / before
+        await asyncio.to_thread(servers["three"].start)
+        there = time.time()
+
+        # -- a domain is moved, while all others have traffic
+        producers["mover"].is_stopping = True
+        await tasks.pop("mover")
+        second = written(file, addresses, 2, {**HOMES, "mover": "two"})
+        await apply_map(second, settings=QUICK, wait_seconds=30)
+        await stack.enter_async_context(worker(file))
+        after = await stack.enter_async_context(SpanningBus.over(second, settings=QUICK))
+        moved = Producer(after, "mover")
+        tasks["moved"] = asyncio.create_task(moved.run())
+        await until(lambda: len(moved.accepted) > PACE, "commands of the domain that was moved")
+
+        everybody = [*producers.values(), moved]
+        for each in everybody:
+            each.is_stopping = True
+        await asyncio.gather(*tasks.values())
+        accepted = Counter(one for each in everybody for one in each.accepted)
+        await until(
+            lambda: accepted.keys() <= completed(addresses).keys(), "all that was accepted is done"
+        )
+    done = completed(addresses)
+    lost, doubled = accepted.keys() - done.keys(), [one for one, times in done.items() if times > 1]
+    figures = ", ".join(f"{domain} {share:.1%}" for domain, share in kept.items())
+    print(
+        f"F41: {len(accepted):,} commands, {len(lost)} lost, {len(doubled)} doubled; a shard was "
+        f"away for {there - gone:.1f} s, the others kept {figures} of their rate; "
+        f"{len(moved.accepted)} commands of the moved domain on its new shard"
+    )
+    assert not lost
+    assert not doubled
+    assert min(kept.values()) >= KEPT, kept
