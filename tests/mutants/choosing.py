@@ -92,7 +92,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
-    "gates": ("test_flow_races", "test_flow_twins", "test_gates", "test_gate_races"),
+    "gates": (
+        "test_gate_guards",
+        "test_flow_races",
+        "test_flow_twins",
+        "test_gates",
+        "test_gate_races",
+    ),
     "gate_places": (
         "test_gate_shares",
         "test_new_limits",
@@ -108,12 +114,15 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": (
+        "test_gate_guards",
         "test_gate_shares",
         "test_flow_twins",
         "test_gates",
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_gate_guards",
+        "test_gate_chore",
         "test_flow_races",
         "test_flow_twins",
         "test_gates",
@@ -152,11 +161,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_time_twins",
         "test_schedules",
     ),
-    "unique": (
-        "test_time_twins",
-        "test_unique",
-    ),
-    "unique_sends": ("test_time_twins", "test_unique", "test_sending"),
+    "unique": ("test_unique_twins", "test_unique"),
+    "unique_sends": ("test_unique_twins", "test_unique", "test_sending"),
     "progress": (
         "test_time_twins",
         "test_cancels",
@@ -256,6 +262,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
+            "test_unique_twins", "test_gate_guards", "test_schedule_twins", "test_level_twins",
         )  # fmt: skip
     return ()
 
