@@ -121,6 +121,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_chore_guards",
         "test_gate_guards",
         "test_gate_chore",
         "test_flow_races",
@@ -262,7 +263,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
-            "test_unique_twins", "test_gate_guards", "test_schedule_twins", "test_level_twins",
+            "test_unique_twins", "test_gate_guards", "test_chore_guards",
         )  # fmt: skip
     return ()
 
