@@ -86,7 +86,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_outcomes",
         "test_second_times",
     ),
-    "timetable": ("test_time_twins", "test_flow", "test_reschedule"),
+    "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
         "test_time_twins",
         "test_reschedule",
@@ -148,10 +148,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_keys",
     ),
     "key_doctor": ("test_key_repair", "test_doctor"),
-    "levels": (
-        "test_time_twins",
-        "test_levels",
-    ),
+    "levels": ("test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
         "test_time_twins",
@@ -169,6 +166,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_cancels",
     ),
     "emptying": ("test_emptying",),
+    "handover": ("test_handed_over",),
 }
 
 
@@ -263,7 +261,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
-            "test_unique_twins", "test_gate_guards", "test_chore_guards",
+            "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
         )  # fmt: skip
     return ()
 
