@@ -54,6 +54,7 @@ async def two_wait(db: Session) -> list[UUID]:
 async def test_those_who_wait_elsewhere_at_a_gate_of_that_name_let_nobody_go(
     db: Session, other: Session
 ) -> None:
+    ids: list[UUID] = []
     for kind in ("Debit", "Credit"):
         await limit(db, kind, max_running=1)
         ids = await sent(db, 2, type=kind)

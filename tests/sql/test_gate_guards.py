@@ -180,7 +180,7 @@ async def test_the_room_of_a_limit_is_that_of_its_own_domain(db: Session, other:
 async def test_the_tokens_of_a_limit_are_those_of_its_own_domain(
     db: Session, other: Session
 ) -> None:
-    rate = {"rate": 1, "per": 3600, "burst": 1}
+    rate: dict[str, Any] = {"rate": 1, "per": 3600, "burst": 1}
     await limit_there(other, **rate)
     await other.send()
     await other.receive()

@@ -156,7 +156,7 @@ async def test_a_replacement_changes_the_command_of_its_domain_and_no_other(
         " where domain = %s", OTHER,
     )  # fmt: skip
     before, ours = await everything_of(other), await db.queued()
-    more = {"data": {"n": 2}, "delay_seconds": 300, "max_wait_seconds": 600}
+    more: dict[str, Any] = {"data": {"n": 2}, "delay_seconds": 300, "max_wait_seconds": 600}
     assert await offer(db, uuid4(), **REPLACING, **more) == [("replaced", command_id)]
     assert await everything_of(other) == before
     after = await db.queued()
