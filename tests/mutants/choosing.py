@@ -77,7 +77,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
     "settings": ("test_support",),
-    "flow": ("test_flow_twins", "test_pause", "test_flow", "test_gates", "test_keys"),
+    "flow": (
+        "test_flow_guards",
+        "test_flow_twins",
+        "test_pause",
+        "test_flow",
+        "test_gates",
+        "test_keys",
+    ),
     "pause": ("test_flow_races", "test_flow_twins", "test_time_twins", "test_pause", "test_gates"),
     "expiry": (
         "test_flow_races",
@@ -114,6 +121,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": (
+        "test_token_guards",
         "test_gate_guards",
         "test_gate_shares",
         "test_flow_twins",
@@ -148,7 +156,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_keys",
     ),
     "key_doctor": ("test_key_repair", "test_doctor"),
-    "levels": ("test_timetable_guards", "test_levels"),
+    "levels": ("test_level_guards", "test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
         "test_time_twins",
@@ -262,6 +270,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
+            "test_token_guards",
         )  # fmt: skip
     return ()
 
