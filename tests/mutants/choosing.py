@@ -95,7 +95,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
-        "test_time_twins",
+        "test_reschedule_guards",
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
@@ -187,7 +187,7 @@ OF_ALL_FAULTS = (
 
 #: How much more likely than any other caller a test is to tell: one that was written for this kind
 #: of guard, one that has told of this function before, one that names it, one of its subject.
-LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 5.0
+LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 8.0
 #: What a test costs at least, in seconds, and what one costs of which that is not known.
 LEAST_COST, USUAL_COST = 0.1, 1.0
 
@@ -246,7 +246,7 @@ class CallMap:
             if f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS:
                 chance *= NAMED
             if file in subjects:
-                chance *= SUBJECT
+                chance *= SUBJECT / (1 + subjects.index(file) / 4)
             if mutant.kind == "if" and can_refuse and "raises" in text:
                 chance *= NAMED
             if file in first:
@@ -270,7 +270,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
-            "test_token_guards",
+            "test_token_guards", "test_reschedule_guards", "test_flow_guards",
         )  # fmt: skip
     return ()
 
