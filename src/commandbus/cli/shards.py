@@ -41,7 +41,8 @@ def _print(states: list[ShardStatus]) -> None:
         say(f"[bold]{each.shard}[/]{version}")
         for domain, to_do in each.domains.items():
             told = ", ".join(f"{number:,} {what}" for what, number in to_do.items())
-            say(f"    {text_of(domain)}: {told or 'nothing to do'}")
+            closed = ", closed to new commands" if domain in each.closed else ""
+            say(f"    {text_of(domain)}: {told or 'nothing to do'}{closed}")
         for domain in each.left:
             say(f"    [dim]{text_of(domain)}: has left; its history is here[/]")
         if each.problem is not None:
@@ -56,10 +57,14 @@ async def apply(
         float,
         typer.Option("--wait", metavar="SECONDS", help="Until domains that leave are empty."),
     ] = 0.0,
+    close: Annotated[
+        bool,
+        typer.Option("--close", help="Meanwhile let nothing new into them; senders repeat."),
+    ] = False,
 ) -> View:
     """Tell all shards of a map with a higher version. From then on an older one is refused."""
     known = _map(frame)
-    done = await apply_map(known, settings=Settings.from_env(), wait_seconds=wait)
+    done = await apply_map(known, settings=Settings.from_env(), wait_seconds=wait, closes=close)
     told = [name for name, was_new in done.items() if was_new]
     names = ", ".join(map(text_of, told)) or "none; all knew it"
     text = f"Version {known.version} of the map was new to: {names}."
