@@ -9,6 +9,7 @@ drop function if exists commandbus.receive_commands(
     text, int, int, text, jsonb, boolean, boolean, text[], text[]);
 drop function if exists commandbus.receive_commands(
     text, int, int, text, jsonb, boolean, boolean, text[], text[], int);
+drop function if exists commandbus.complete_and_receive; -- the same
 drop function if exists commandbus.end_leases(text, jsonb, text, boolean, timestamptz, boolean); -- the same
 drop function if exists commandbus.reply_body(text, uuid, uuid, text, text, text, jsonb, jsonb);
 drop function if exists commandbus.send_command(
