@@ -49,6 +49,7 @@ def served(
     settings: HttpSettings | None = None,
     workers: bool = False,
     tune: Callable[[Any], None] = lambda app: None,
+    prefix: str = "",
 ) -> Iterator[Served]:
     """Serve until the block ends; `tune` may change the app before it serves."""
     ready: threading.Event = threading.Event()
@@ -59,7 +60,7 @@ def served(
             box["prepared"] = await prepare(bus) if prepare is not None else None
             made = await bus.tokens.create("tester", list(Scope), actor="test")
             chosen = settings or HttpSettings(port=0)
-            app = create_app(bus, auth=TokenAuth(bus.tokens), settings=chosen)
+            app = create_app(bus, auth=TokenAuth(bus.tokens), settings=chosen, prefix=prefix)
             tune(app)
             server = HttpServer(app, chosen, bind(chosen.host, chosen.port))
             box.update(url=server.url, token=made.text, server=server)

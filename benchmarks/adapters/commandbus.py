@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,9 @@ class CommandBusAdapter(Adapter):
         return await asyncio.to_thread(timed_submissions, self.conninfo, token, count, children)
 
     async def start_worker(self) -> None:
+        # As `commandbus worker` does.
+        gc.collect()
+        gc.freeze()
         self._worker = asyncio.create_task(
             self._bus.run_worker(
                 "bench",

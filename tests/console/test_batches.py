@@ -108,7 +108,11 @@ async def test_the_failed_of_a_governed_batch_are_sent_as_often_as_their_type_al
                 await until(lambda: _has_ended(bus, ticket.ticket_id))
             done = await page.submit(await page.text(f"{address}/retry"), "/retry", reason="more")
             assert done.status_code == 303
-            assert "no attempt left" in await page.text(address)
+            text = await page.text(address)
+            assert "no attempt left" in text
+            assert (
+                f"/approvals/{ticket.ticket_id}" in text
+            )  # it has ended: its request is still led to
 
 
 async def _has_ended(bus: CommandBus, batch: UUID) -> bool:

@@ -12,7 +12,7 @@ from commandbus import CommandBus
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.http import HttpSettings
 from commandbus.http.connections import Connections
-from commandbus.http.peers import HostOfProxies
+from commandbus.http.peers import HostOfProxies, PrefixOfProxies
 from tests.console.test_sessions import events, sign_in, token_of, visiting
 from tests.console.world import EVERYTHING, console
 
@@ -246,6 +246,38 @@ async def test_only_a_trusted_proxy_says_under_which_name_a_browser_came(
 
     # The header stays, because it says that somebody else stands behind the peer.
     assert seen == [{b"x-forwarded-host": taken.encode(), b"host": b"inner"}]
+
+
+@pytest.mark.parametrize(
+    ("peer", "prefix", "root"),
+    [
+        ("10.0.0.1", "/ops/bus", "/ops/bus"),
+        ("10.0.0.1", "/ops/bus/", "/ops/bus"),
+        ("10.0.0.2", "/ops/bus", ""),
+        *(
+            ("10.0.0.1", each, "")
+            for each in ("", "/", "ops", "//evil.example", "/a//b", "/a/../b", "/a?b", "/a" * 150)
+        ),
+    ],
+)  # fmt: skip
+async def test_only_a_trusted_proxy_says_which_prefix_it_has_taken_away(
+    peer: str, prefix: str, root: str
+) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope.get("root_path", ""), scope["path"], scope["raw_path"]))
+
+    async def nothing(*given: Any) -> Any:
+        return None
+
+    known = PrefixOfProxies(app, Connections(10, "10.0.0.1").is_proxy)
+    headers = [(b"x-forwarded-prefix", prefix.encode())]
+    scope = {"type": "http", "client": (peer, 1), "headers": headers, "path": "/console/",
+             "raw_path": b"/console/"}  # fmt: skip
+    await known(scope, nothing, nothing)
+
+    assert seen == [(root, f"{root}/console/", f"{root}/console/".encode())]
 
 
 async def test_regions_tell_the_time_of_the_service_and_the_end_of_the_session(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 
 from commandbus import CommandBus
-from commandbus.http.console.formats import columns
+from commandbus.http.console.formats import columns, stacked
 from tests.console.world import console
 
 Conn = psycopg.AsyncConnection[Any]
 
 
-async def sampled(conn: Conn, domain: str, queued: int, removed: int) -> None:
+async def sampled(conn: Conn, domain: str, queued: int, removed: int, parked: int = 0) -> None:
     """An hour of samples: so many in and out in each minute."""
     await conn.execute(
         "insert into commandbus.command_bus_tally (domain, since) values (%s, now() - interval"
@@ -24,9 +25,9 @@ async def sampled(conn: Conn, domain: str, queued: int, removed: int) -> None:
     await conn.execute(
         "insert into commandbus.command_bus_sample (seconds, at, domain, queued, removed,"
         " completed, failed, parked, retried)"
-        " select 60, date_trunc('minute', now()) - n * interval '1 minute', %s, %s, %s, 0, 0, 0, 0"
+        " select 60, date_trunc('minute', now()) - n * interval '1 minute', %s, %s, %s, 0, 0, %s, 0"
         " from generate_series(1, 60) n",
-        (domain, queued, removed),
+        (domain, queued, removed, parked),
     )
 
 
@@ -40,7 +41,7 @@ async def test_the_hour_of_all_domains_is_drawn_and_stands_there_as_figures(
         await conn.execute("select commandbus.sample_domains('0 s')")
         await conn.execute("truncate commandbus.command_bus_sample")
         await sampled(conn, "shop", 100, 40)
-        await sampled(conn, "bank", 20, 5)
+        await sampled(conn, "bank", 20, 5, parked=2)
         both = (await browser.regions("/"))["strip"]
         one = (await browser.regions("/", domain="bank"))["strip"]
         page, whole = await browser.text("/domains/shop"), await browser.text("/")
@@ -51,6 +52,8 @@ async def test_the_hour_of_all_domains_is_drawn_and_stands_there_as_figures(
     assert "max 120, last 120. Out: min 45" in both
     assert both.count("z") >= 2 * 59
     assert "7,2" in both  # of the whole hour, as a number
+    assert re.search(r"Failed or parked: 1(18|20)\.", both)  # the hour has 59 or 60 whole minutes
+    assert "fill-parked" in one
     assert "max 20, last 20" in one
     assert "max 20, last 20" in reached
     assert 'id="t-figures"' in page
@@ -85,7 +88,15 @@ async def test_limits_show_busy_places_who_waits_and_only_in_reach(
 
 def test_columns_are_as_high_as_their_share_and_nothing_is_nothing() -> None:
     assert columns([10, None, 0, 5], 10) == "M0 1h4v31h-4zM18 16h4v16h-4z"
-    assert columns([10], 10, down=True) == "M0 33h4v31h-4z"
     # What is there is seen, however little it is.
     assert columns([1], 100_000) == "M0 31h4v1h-4z"
     assert columns([0, None], 0) == ""
+
+
+def test_what_failed_is_at_the_outer_end_and_always_seen() -> None:
+    assert stacked([10], [0], 10) == ("M0 33h4v31h-4z", "")
+    assert stacked([10, 10], [10, None], 10) == ("M6 33h4v31h-4z", "M0 33h4v31h-4z")
+    # One of many is seen too, beyond a gap; of nothing there is nothing to see.
+    assert stacked([10_000, 0], [1, 5], 10_000) == ("M0 33h4v29h-4z", "M0 63h4v1h-4z")
+    # Workers tell it some seconds late: it is never more than all.
+    assert stacked([1], [30], 100) == ("", "M0 33h4v1h-4z")

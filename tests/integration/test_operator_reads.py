@@ -41,7 +41,7 @@ async def test_the_overview_shows_domains_with_rates_to_who_reaches_them(
     ]  # fmt: skip
     rates = (await figures.rates([DOMAIN]))[DOMAIN]
     assert rates.in_rate == pytest.approx(1 / 60)
-    assert len(rates.in_hour) == len(rates.out_hour) == 60
+    assert len(rates.in_hour) == len(rates.out_hour) == len(rates.lost_hour) == 60
     assert rates.seconds_to_drain(2) is None  # nothing goes out
     assert rates.seconds_to_drain(0) == 0
 

@@ -7,7 +7,8 @@
     python -m tests.mutants --sample 20 --seed 1
     python -m tests.mutants --python --files worker/lease,policies
 
-Results are kept in `.mutants/`; `--resume` leaves alone what was killed before.
+Results are kept in `.mutants/`; `--resume` leaves alone what was killed before,
+and what the same tests have not killed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, help="only so many, drawn by chance")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--seconds", type=float, default=120.0, help="for one mutant at most")
+    parser.add_argument("--tests", type=int, default=80, help="so many at most, the likely ones")
     parser.add_argument("--minutes", type=float, help="begin no mutant after so many")
     parser.add_argument("--resume", action="store_true", help="skip what was killed before")
     options = parser.parse_args(arguments)

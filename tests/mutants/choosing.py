@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from tests.mutants.calls import CallRecorder
-from tests.mutants.forks import ROOT, run_tests
+from commandbus.database.migrations import FUNCTION_FILES
+from tests.mutants.forks import ROOT
 from tests.mutants.lab import Lab
-from tests.mutants.sql_sites import Mutant
+from tests.mutants.sql_sites import Mutant, function_source, statements
 
 #: What the calls are recorded of. Not the plans, which look at speed, nor the catalog's texts.
 RECORDED = (
@@ -23,10 +24,6 @@ RECORDED = (
     "tests/integration/test_governance_limits.py", "tests/integration/test_batches.py",
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
-#: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 80
-#: And of those of the likely files no more than so many before the others.
-MOST_LIKELY = 20
 #: The files that have a function file's own subject come first. For functions that the server does
 #: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
@@ -42,8 +39,20 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "outcomes": ("test_second_times", "test_outcomes", "test_locks", "test_transitions"),
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
     "sending": ("test_sending", "test_commands", "test_locks"),
-    "receiving": ("test_second_times", "test_commands", "test_locks", "test_transitions"),
-    "leases": ("test_second_times", "test_outcomes", "test_commands", "test_locks"),
+    "receiving": (
+        "test_receive_guards",
+        "test_second_times",
+        "test_commands",
+        "test_locks",
+        "test_transitions",
+    ),
+    "leases": (
+        "test_lease_guards",
+        "test_second_times",
+        "test_outcomes",
+        "test_commands",
+        "test_locks",
+    ),
     "dispatch": ("test_stored", "test_recovery_rules", "test_cancel_of_stored", "test_dispatch"),
     "recovery": ("test_recovery_rules", "test_stored", "test_recovery_dispatch"),
     "loading": ("test_loads", "test_loading"),
@@ -68,7 +77,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
     "settings": ("test_support",),
-    "flow": ("test_flow_twins", "test_pause", "test_flow", "test_gates", "test_keys"),
+    "flow": (
+        "test_flow_guards",
+        "test_flow_twins",
+        "test_pause",
+        "test_flow",
+        "test_gates",
+        "test_keys",
+    ),
     "pause": ("test_flow_races", "test_flow_twins", "test_time_twins", "test_pause", "test_gates"),
     "expiry": (
         "test_flow_races",
@@ -77,13 +93,19 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_outcomes",
         "test_second_times",
     ),
-    "timetable": ("test_time_twins", "test_flow", "test_reschedule"),
+    "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
-        "test_time_twins",
+        "test_reschedule_guards",
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
-    "gates": ("test_flow_races", "test_flow_twins", "test_gates", "test_gate_races"),
+    "gates": (
+        "test_gate_guards",
+        "test_flow_races",
+        "test_flow_twins",
+        "test_gates",
+        "test_gate_races",
+    ),
     "gate_places": (
         "test_gate_shares",
         "test_new_limits",
@@ -99,20 +121,31 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": (
+        "test_token_guards",
+        "test_gate_guards",
         "test_gate_shares",
         "test_flow_twins",
         "test_gates",
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_chore_guards",
+        "test_gate_guards",
+        "test_gate_chore",
         "test_flow_races",
         "test_flow_twins",
         "test_gates",
         "test_gate_races",
         "test_doctor",
     ),
-    "keys": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
-    "key_turns": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
+    "keys": (
+        "test_key_twins",
+        "test_flow_twins",
+        "test_keys",
+        "test_key_races",
+        "test_key_interleavings",
+    ),
+    "key_turns": ("test_key_twins", "test_keys", "test_key_races", "test_key_interleavings"),
     "key_operator": (
         "test_flow_races",
         "test_flow_twins",
@@ -123,10 +156,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_keys",
     ),
     "key_doctor": ("test_key_repair", "test_doctor"),
-    "levels": (
-        "test_time_twins",
-        "test_levels",
-    ),
+    "levels": ("test_level_guards", "test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
         "test_time_twins",
@@ -137,16 +167,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_time_twins",
         "test_schedules",
     ),
-    "unique": (
-        "test_time_twins",
-        "test_unique",
-    ),
-    "unique_sends": ("test_time_twins", "test_unique", "test_sending"),
+    "unique": ("test_unique_twins", "test_unique"),
+    "unique_sends": ("test_unique_twins", "test_unique", "test_sending"),
     "progress": (
         "test_time_twins",
         "test_cancels",
     ),
     "emptying": ("test_emptying",),
+    "handover": ("test_handed_over",),
 }
 
 
@@ -157,18 +185,42 @@ OF_ALL_FAULTS = (
 )
 
 
-class CallMap:
-    """Test -> the functions it calls. Kept in a file: recording runs every test once."""
+#: How much more likely than any other caller a test is to tell: one that was written for this kind
+#: of guard, one that has told of this function before, one that names it, one of its subject.
+LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 8.0
+#: What a test costs at least, in seconds, and what one costs of which that is not known.
+LEAST_COST, USUAL_COST = 0.1, 1.0
 
-    def __init__(self, calls: Mapping[str, Sequence[str]]) -> None:
+
+class CallMap:
+    """Test -> the functions it calls, and how long it takes."""
+
+    def __init__(self, calls: Mapping[str, Sequence[str]], took: Mapping[str, float]) -> None:
         self.calls = calls
+        self.took = took
         self._killers: dict[str, list[str]] = {}
+        self._callers: dict[str, set[str]] = {}
+        for test, names in calls.items():
+            for name in names:
+                self._callers.setdefault(name, set()).add(test)
 
     def killed_by(self, mutant: Mutant, test: str) -> None:
         """Remember who told: it is likely to tell of the next mutant of the function as well."""
-        killers = self._killers.setdefault(mutant.function, [])
-        if test in self.calls and test not in killers:
-            killers.append(test)
+        if test in self.calls:
+            self._killers.setdefault(mutant.function, []).append(test)
+
+    def callers(self, function: str) -> set[str]:
+        """The tests that reach a function: of one that is inlined, those of what calls it."""
+        found: set[str] = set()
+        seen, wanted = set(), [function]
+        while wanted:
+            name = wanted.pop()
+            seen.add(name)
+            counted = self._callers.get(name, set())
+            found |= counted or {test for test in self.calls if f".{name}(" in _text_of(test)}
+            if not counted:
+                wanted += [caller for caller in _sql_callers(name) if caller not in seen]
+        return found
 
     def tests_for(self, mutant: Mutant) -> list[str]:
         """The tests of a mutant, in the order to run them."""
@@ -176,32 +228,34 @@ class CallMap:
         # The server counts no call that ends with an error: what can refuse is tried by all tests
         # of its subject too.
         can_refuse = "raise exception" in mutant.statement
-        is_counted = any(mutant.function in names for names in self.calls.values())
-        callers = [
+        callers = self.callers(mutant.function)
+        callers |= {
             test
-            for test, names in self.calls.items()
-            if mutant.function in names
-            or mutant.function in _text_of(test)
-            or ((can_refuse or not is_counted) and _file_of(test) in subjects)
-            or (not is_counted and _is_named_in(test.partition("::")[0], mutant.function))
-        ]
+            for test in self.calls
+            if mutant.function in _text_of(test) or (can_refuse and _file_of(test) in subjects)
+        }
         first = _likely(mutant)
+        killers = self._killers.get(mutant.function, [])
 
-        def rank(test: str) -> tuple[bool, bool, bool, bool, int, int]:
+        def worth(test: str) -> float:
+            """How likely it tells, for the time it takes."""
             file, text = _file_of(test), _text_of(test)
-            place = subjects.index(file) if file in subjects else len(subjects)
-            is_named = f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS
-            is_refusal = mutant.kind == "if" and can_refuse and "raises" in text
-            calls = len(self.calls[test])
-            is_slow = not test.startswith("tests/sql/")
-            return not is_named, file not in first, is_slow, not is_refusal, place, calls
+            chance = 1.0
+            if test in killers:
+                chance *= KILLER
+            if f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS:
+                chance *= NAMED
+            if file in subjects:
+                chance *= SUBJECT / (1 + subjects.index(file) / 4)
+            if mutant.kind == "if" and can_refuse and "raises" in text:
+                chance *= NAMED
+            if file in first:
+                chance *= LIKELY
+            else:  # who calls much is about something else
+                chance /= max(len(self.calls[test]), 10) ** 0.5
+            return chance / (LEAST_COST + self.took.get(test, USUAL_COST))
 
-        killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
-        others = sorted((test for test in callers if test not in killers), key=rank)
-        # Those of the likely files are many: they must not leave the subject's own out.
-        likely = [test for test in others if _file_of(test) in first]
-        later = likely[MOST_LIKELY:]
-        return (killers[-4:] + [test for test in others if test not in later] + later)[:MOST_TESTS]
+        return sorted(callers, key=worth, reverse=True)
 
 
 def _likely(mutant: Mutant) -> tuple[str, ...]:
@@ -214,6 +268,9 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
+            "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
+            "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
+            "test_token_guards", "test_reschedule_guards", "test_flow_guards",
         )  # fmt: skip
     return ()
 
@@ -229,12 +286,6 @@ def _text_of(test: str) -> str:
 
 
 @cache
-def _is_named_in(file: str, function: str) -> bool:
-    path = ROOT / file
-    return path.exists() and f"{function}(" in path.read_text(encoding="utf-8")
-
-
-@cache
 def _texts(file: str) -> Mapping[str, str]:
     path = ROOT / file
     if not path.exists():
@@ -247,57 +298,45 @@ def _texts(file: str) -> Mapping[str, str]:
     }
 
 
+@cache
+def _sql_callers(function: str) -> list[str]:
+    """The SQL functions in whose text a function is called."""
+    return [
+        name
+        for file in FUNCTION_FILES
+        for name, _, text in statements(function_source(file))
+        if name != function and f".{function}(" in text
+    ]
+
+
 def load_calls(lab: Lab, path: Path) -> CallMap:
-    """The recorded calls, recorded now if there are none or the tests have changed."""
-    digest = _digest()
+    """What the tests call; those are run once that are new or have changed."""
+    kept: dict[str, Any] = {"files": {}, "calls": {}, "took": {}}
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["digest"] == digest:
-            return CallMap(kept["calls"])
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"files": {}}
-    # Before: a file that is written meanwhile is new the next time.
-    files = {name: _hash(name) for name in _test_files()}
-    calls = _record(lab, known)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"digest": digest, "files": files, "calls": calls}, indent=1))
-    return CallMap(calls)
+    files: dict[str, list[str]] = {}
+    for test in lab.tests:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    same = {name for name in files if kept["files"].get(name) == _hash(name)}
+    for part in ("calls", "took"):
+        kept[part] = {t: said for t, said in kept[part].items() if t.partition("::")[0] in same}
+    for name in files.keys() - same:
+        # Before: a file that is written meanwhile is new the next time.
+        digest = _hash(name)
+        ran = lab.record(files[name])
+        seconds = sum(ran.took.values())
+        print(f"  recorded {name}: {len(ran.took)} tests, {seconds:.1f} s", flush=True)
+        kept["calls"] |= {test: names for test, names in ran.calls.items() if test in ran.took}
+        kept["took"] |= ran.took
+        kept["files"][name] = digest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    lab.took = kept["took"]
+    return CallMap(kept["calls"], kept["took"])
 
 
-def _record(lab: Lab, known: Mapping[str, Mapping[str, object]]) -> dict[str, list[str]]:
-    """Run what is new or changed once, and ask the server what was called."""
-    same = {name for name, digest in known["files"].items() if digest == _hash(name)}
-    calls: dict[str, list[str]] = {
-        test: list(names)  # type: ignore[call-overload]
-        for test, names in known.get("calls", {}).items()
-        if test.partition("::")[0] in same
-    }
-    fresh = [name for name in _test_files() if name not in same]
-    for name in fresh:
-        print(f"  recording {name}", flush=True)
-        part = ROOT / ".mutants" / "sql-part.json"
-        recorder = _Writer(part)
-        run_tests([name], 900, environment={"PYTEST_XDIST_TESTRUNUID": lab.run_id},
-                  plugins=[recorder], stops_at_failure=False)  # fmt: skip
-        if part.exists():
-            calls.update(json.loads(part.read_text(encoding="utf-8")))
-            part.unlink()
-    return calls
-
-
-class _Writer(CallRecorder):
-    """Hands the calls of a forked run back through a file; those of failed tests are left out."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
-    def pytest_sessionfinish(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        found = {test: names for test, names in self.calls.items() if test not in self.failed}
-        self._path.write_text(json.dumps(found), encoding="utf-8")
-
-
-def _test_files() -> list[str]:
+def test_files() -> list[str]:
+    """Where the tests are."""
     found: list[str] = []
     for place in RECORDED:
         path = ROOT / place
@@ -306,10 +345,11 @@ def _test_files() -> list[str]:
     return [name for name in found if name not in LEFT_OUT]
 
 
+def asked(tests: Sequence[str]) -> str:
+    """What a mutant is asked by these tests; another text if one of them has changed."""
+    text = "".join(sorted(test + _text_of(test) for test in tests))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _hash(name: str) -> str:
-    path = ROOT / name
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
-
-
-def _digest() -> str:
-    return hashlib.sha256("".join(n + _hash(n) for n in _test_files()).encode()).hexdigest()
+    return hashlib.sha256((ROOT / name).read_bytes()).hexdigest()

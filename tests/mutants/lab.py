@@ -1,16 +1,16 @@
-"""Where mutants are tried: one server, one template database, one forked pytest for each mutant.
+"""Where mutants are tried: one server, one database, and the tests collected once.
 
-The tests find this server and this template by themselves: all processes of a test run share the
+The tests find this server and its template by themselves: all processes of a test run share the
 data folder that is named after the run, and we name the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import psycopg
@@ -23,32 +23,41 @@ from commandbus.embedded import EmbeddedPostgres
 from commandbus.upkeep import doctor
 from commandbus.wiring import migrate_database
 from tests.conftest import data_folder
-from tests.mutants.forks import Verdict, run_tests, warm_up
+from tests.mutants.bench import Bench, Ran, collect
+from tests.mutants.forks import Verdict, warm_up
 from tests.mutants.sql_sites import Mutant, function_source, statements
 from tests.mutants.washing import OneDatabase
 
 TEMPLATE = "commandbus_template"
 #: Those of tests/conftest.py, so that its fixture takes this server for its own.
 SERVER_SETTINGS = {
-    "fsync": "off", "max_connections": "300", "autovacuum": "off", "track_functions": "all",
+    "fsync": "off", "full_page_writes": "off", "max_connections": "300", "autovacuum": "off",
+    "track_functions": "all",
     # A mutant that waits in a circle, or for ever, must not take longer than it needs.
     "deadlock_timeout": "200ms",
 }  # fmt: skip
 
-
-#: A run that took so long may have met a time-out, in seconds.
-LATE = 12.0
+#: A test may take so many times what it took before, and so much more, in seconds: the machine may
+#: be busy.
+TIMES, MORE = 8.0, 5.0
+#: The same by pytest's clock, for those of which nothing is known.
+TIMEOUT = 30.0
 
 
 class Lab:
-    """A server with a template database in which functions can be exchanged."""
+    """A server with a database in which functions can be exchanged, and the tests that are tried.
+
+    `took` says of tests how long they take, in seconds.
+    """
 
     def __init__(self) -> None:
-        self.run_id = secrets.token_hex(8)
-        self._folder = data_folder(self.run_id)
+        self.took: Mapping[str, float] = {}
+        self._run_id = secrets.token_hex(8)
+        self._folder = data_folder(self._run_id)
         self._server = EmbeddedPostgres(self._folder, settings=SERVER_SETTINGS)
+        self._database = OneDatabase(self._new_database)
         self._trusted: dict[str, bool] = {}
-        self._killers: set[str] = set()
+        self._bench: Bench | None = None
         self._originals = {
             name: text
             for file in FUNCTION_FILES
@@ -58,7 +67,7 @@ class Lab:
     def __enter__(self) -> Self:
         warm_up()
         self._server.start()
-        with psycopg.connect(self._dsn("postgres"), autocommit=True) as admin:
+        with self._admin() as admin:
             admin.execute(sql.SQL("create database {}").format(sql.Identifier(TEMPLATE)))
             asyncio.run(migrate_database(self._dsn(TEMPLATE), Settings()))
             admin.execute(
@@ -70,76 +79,112 @@ class Lab:
         self._server.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _dsn(self, database: str) -> str:
-        return make_conninfo(self._server.dsn, dbname=database)
+    def with_tests(self, files: Sequence[str], work: Callable[[], None]) -> None:
+        """Collect the tests of these files, and do the work while they are there."""
 
-    def _install(self, statement: str) -> None:
-        with psycopg.connect(self._dsn(TEMPLATE)) as conn:
-            conn.execute(statement.encode())
-            # Loading a function takes its planner settings away.
-            conn.execute(function_source("planner").encode())
+        def begin(bench: Bench) -> None:
+            self._bench = bench
+            bench.warm_up()
+            work()
 
-    @contextlib.contextmanager
-    def mutated(self, mutant: Mutant) -> Iterator[None]:
-        """The template has this mutant inside the block."""
-        self._install(mutant.statement)
+        # The doctor knows a changed function by its text: that would be too easy.
+        doctor._schema_findings = _no_findings  # type: ignore[assignment]
+        os.environ["PYTEST_XDIST_TESTRUNUID"] = self._run_id
+        code = collect(files, [self._database], begin, TIMEOUT)
+        if self._bench is None:
+            raise SystemExit(f"the tests cannot be collected: pytest ended with {code}")
+
+    @property
+    def tests(self) -> list[str]:
+        """All that are collected."""
+        assert self._bench is not None
+        return list(self._bench.items)
+
+    def record(self, tests: Sequence[str]) -> Ran:
+        """Run all of these tests, and note which functions they call."""
+
+        def watch(tell: Callable[[str, list[str]], None]) -> None:
+            self._database.recorder = tell
+
+        assert self._bench is not None
         try:
-            yield
+            return self._bench.run(
+                tests, 900, patience=lambda _: TIMEOUT + MORE, stops_at_failure=False, watch=watch
+            )
         finally:
-            self._install(self._originals[mutant.function])
+            self._drop_leftovers()
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> Verdict:
         """Run the tests against the mutant until one fails that can be trusted."""
         left = [test for test in tests if self._trusted.get(test, True)]
-        while True:
-            try:
-                with self.mutated(mutant):
-                    verdict = self.run(left, seconds)
-                    # A busy machine fails once, by being late.
-                    is_sure = (
-                        verdict.by not in left
-                        or (verdict.by in self._killers and verdict.seconds < LATE)
-                        or self.run([verdict.by], seconds).is_killed
-                    )
-            except psycopg.Error as error:
-                return Verdict("invalid", 0, 0, " ".join(str(error).split())[:200])
-            if not verdict.is_killed:
-                return verdict
-            if is_sure and self._is_trusted(verdict.by):
-                self._killers.add(verdict.by)
-                return verdict
-            left.remove(verdict.by)
+        ran = 0
+        try:
+            while left:
+                try:
+                    self._database.exchange(mutant.function, mutant.statement)
+                except psycopg.Error as error:
+                    return Verdict("invalid", 0, 0, " ".join(str(error).split())[:200])
+                verdict = self._run(left, seconds)
+                ran += verdict.tests
+                # A busy machine fails once, by being late.
+                if verdict.is_killed and not self._run([verdict.by], seconds).is_killed:
+                    left = left[left.index(verdict.by) + 1 :]
+                    continue
+                if not verdict.is_killed:
+                    return Verdict(verdict.outcome, verdict.seconds, ran, verdict.by)
+                self._database.restore(mutant.function, self._originals[mutant.function])
+                if self._is_trusted(verdict.by):
+                    return Verdict("killed", verdict.seconds, ran, verdict.by)
+                left = left[left.index(verdict.by) + 1 :]
+            return Verdict("survived", 0, ran)
+        finally:
+            self._database.restore(mutant.function, self._originals[mutant.function])
 
     def _is_trusted(self, test: str) -> bool:
         """Whether the test passes without a mutant, in the conditions of the laboratory."""
         if test not in self._trusted:
-            runs = (self.run([test], 60).outcome for _ in range(2))  # once more if it fails
+            runs = (self._run([test], 60).outcome for _ in range(2))  # once more if it fails
             self._trusted[test] = any(outcome == "survived" for outcome in runs)
         return self._trusted[test]
 
-    def run(self, tests: Sequence[str], seconds: float) -> Verdict:
-        """Run tests in a fork until one fails."""
-        environment = {"PYTEST_XDIST_TESTRUNUID": self.run_id}
+    def _run(self, tests: Sequence[str], seconds: float) -> Verdict:
+        assert self._bench is not None
         try:
-            return run_tests(
-                tests, seconds, environment=environment, plugins=[OneDatabase()],
-                prepare=_blind_doctor,
-            )  # fmt: skip
+            return self._bench.run(tests, seconds, patience=self._patience).verdict
         finally:
             self._drop_leftovers()
 
+    def _patience(self, test: str) -> float:
+        return MORE + TIMES * self.took.get(test, TIMEOUT / TIMES)
+
+    # -- databases
+
+    def _dsn(self, database: str) -> str:
+        return make_conninfo(self._server.dsn, dbname=database)
+
+    def _admin(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._dsn("postgres"), autocommit=True)
+
+    def _new_database(self) -> str:
+        name = f"test_{secrets.token_hex(6)}"
+        with self._admin() as admin:
+            admin.execute(
+                sql.SQL("create database {} template {} strategy file_copy").format(
+                    sql.Identifier(name), sql.Identifier(TEMPLATE)
+                )
+            )
+        return self._dsn(name)
+
     def _drop_leftovers(self) -> None:
-        """The databases of the fork, which may have been killed."""
-        with psycopg.connect(self._dsn("postgres"), autocommit=True) as admin:
-            rows = admin.execute("select datname from pg_database where datname like 'test_%'")
+        """The databases of a fork, which may have been killed."""
+        with self._admin() as admin:
+            rows = admin.execute(
+                "select datname from pg_database where datname like 'test_%%' and datname <> %s",
+                (self._database.name,),
+            )
             for (name,) in rows.fetchall():
                 admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 async def _no_findings(*_: object) -> list[Any]:
     return []
-
-
-def _blind_doctor() -> None:  # pragma: no cover - runs in a fork
-    # The doctor knows a changed function by its text: that would be too easy.
-    doctor._schema_findings = _no_findings  # type: ignore[assignment]

@@ -120,7 +120,7 @@ class Results:
 
     def show(self) -> None:
         """The table, and what survived."""
-        outcomes = ["killed", "equivalent", "survived", "invalid"]
+        outcomes = ["killed", "equivalent", "survived", "invalid", "not begun"]
         print(f"\n{'file':20}" + "".join(f"{outcome:>12}" for outcome in [*outcomes, "score"]))
         for file in dict.fromkeys(file for file, _ in self.counts):
             self._line(file, [self.counts[file, outcome] for outcome in outcomes])
@@ -136,6 +136,6 @@ class Results:
     @staticmethod
     def _line(name: str, numbers: Sequence[int]) -> None:
         killed, equivalent = numbers[:2]
-        tried = sum(numbers) - equivalent
+        tried = sum(numbers[:-1]) - equivalent
         score = f"{killed / tried:11.1%}" if tried else ""
         print(f"{name:20}" + "".join(f"{number:12}" for number in numbers) + f" {score}")

@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
+import signal
 from argparse import Namespace
+from collections.abc import Sequence
 
-from tests.mutants.choosing import load_calls
+from tests.mutants.choosing import asked, load_calls, test_files
 from tests.mutants.lab import Lab
 from tests.mutants.results import FOLDER, Results, chosen, equivalents
-from tests.mutants.sql_sites import all_mutants
+from tests.mutants.sql_sites import Mutant, all_mutants
 
 
 def run(options: Namespace) -> int:
     """Try the chosen mutants; 1 if one survived."""
     mutants = chosen(all_mutants(), options)
-    reasons = equivalents("sql")
     if options.list:
         for mutant in mutants:
             print(f"{mutant.place:24} {mutant.key}")
         print(f"{len(mutants)} mutants")
         return 0
+    # In the background of a shell only this one ends a program, and the server must not stay.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results = Results("sql")
     with Lab() as lab:
-        calls = load_calls(lab, FOLDER / "calls.json")
-        for number, mutant in enumerate(mutants, 1):
-            if results.is_over(options.minutes):
-                print(f"stopped: {len(mutants) - number + 1} were not begun; go on with --resume")
-                break
-            digest = results.digest(mutant.statement)
-            if mutant.key in reasons:
-                results.count(mutant, "equivalent")
-                continue
-            if options.resume and results.was_killed(mutant, digest):
-                results.count(mutant, "killed")
-                continue
-            verdict = lab.try_mutant(mutant, calls.tests_for(mutant), options.seconds)
-            results.add(mutant, digest, verdict)
-            results.count(mutant, verdict.outcome)
-            if verdict.outcome == "killed":
-                calls.killed_by(mutant, verdict.by)
-            shown = f"{number}/{len(mutants)} {mutant.place} {mutant.key[:100]}"
-            print(
-                f"{verdict.outcome:9} {verdict.seconds:5.1f} s {verdict.tests:3} tests  {shown}"
-                f"  {verdict.by}",
-                flush=True,
-            )
+        lab.with_tests(test_files(), lambda: _try_all(mutants, lab, results, options))
     results.show()
     return 1 if results.survivors else 0
+
+
+def _try_all(mutants: Sequence[Mutant], lab: Lab, results: Results, options: Namespace) -> None:
+    reasons = equivalents("sql")
+    calls = load_calls(lab, FOLDER / "calls.json")
+    for number, mutant in enumerate(mutants, 1):
+        if mutant.key in reasons:
+            results.count(mutant, "equivalent")
+            continue
+        digest = results.digest(mutant.statement)
+        tests = calls.tests_for(mutant)[: options.tests]
+        question = asked(tests)
+        known = results.known(mutant, digest, question) if options.resume else None
+        if known is not None:
+            results.count(mutant, known)
+            continue
+        if results.is_over(options.minutes):
+            results.count(mutant, "not begun")
+            continue
+        verdict = lab.try_mutant(mutant, tests, options.seconds)
+        # One for which the time ran out may be asked again.
+        is_whole = verdict.outcome == "survived" and not verdict.by
+        results.add(mutant, digest, verdict, question if is_whole else None)
+        results.count(mutant, verdict.outcome)
+        if verdict.is_killed:
+            calls.killed_by(mutant, verdict.by)
+        print(
+            f"{verdict.outcome:9} {verdict.seconds:5.1f} s {verdict.tests:3} tests"
+            f"  {number}/{len(mutants)} {mutant.place} {mutant.key[:100]}  {verdict.by}",
+            flush=True,
+        )

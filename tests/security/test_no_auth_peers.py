@@ -45,8 +45,9 @@ async def test_another_peer_is_refused_on_every_path_whatever_its_host_header_sa
 
 @pytest.mark.parametrize(
     "header",
-    ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Proto", "X-Forwarded-Host"],
-)
+    ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Proto", "X-Forwarded-Host",
+     "X-Forwarded-Prefix"],
+)  # fmt: skip
 async def test_behind_a_proxy_nobody_is_on_this_machine(header: str) -> None:
     answer = await ask(
         create_app(fake_bus()), "/api/v1/whoami", ("127.0.0.1", 1), **{header: "127.0.0.1"}

@@ -120,3 +120,51 @@ async def test_a_domain_goes_its_way_whatever_another_with_the_same_ids_has_come
     db: Session, stops_after: int
 ) -> None:
     await tell(db, FlowStory, STEPS, stops_after)
+
+
+# -- beside other rules for the same types and keys
+
+
+async def has_other_limits(there: FlowStory) -> None:
+    await there.call("set_limit(%s, p_max_running => 12)")
+    await there.call("set_limit(%s, p_type => 'Pay', p_max_running => 1)")
+    await there.call("set_limit(%s, p_type => 'Pay', p_by_key => true, p_max_running => 3)")
+    await there.call("set_limit(%s, p_type => 'Debit', p_max_running => 4)")
+    await there.call("set_limit(%s, p_type => 'Rate', p_rate => 1, p_per => 7200, p_burst => 1)")
+
+
+async def sends_the_same_ids(there: FlowStory) -> None:
+    await there.send(0, 2, ordering_key="a")
+    await there.send(2, 1)
+    await there.send(3, 3, ordering_key="c")
+    await there.send(6, 3, type="Pay", limit_key="x")
+    await there.send(9, 3, type="Pay", limit_key="y")
+    await there.send(12, 3, type="Rate")
+    await there.send(15, 3)
+    await there.receive(20)
+    assert there.holds() == [0, 2, 3, 6, 12, 15]
+
+
+async def stands_still(there: FlowStory) -> None:
+    """A key is blocked, a lease has lapsed, a token is due, a type is paused."""
+    await there.settle("park", 3, reason="PERMANENT", **FAILURE)
+    await there.receive()
+    await there.settle("retry", 2, delay_seconds=600, **FAILURE)
+    await there.call("request_cancel(%s, %s, 'stop', 'ann')", [there.ids[15]])
+    await there.call("pause_type(%s, 'Rate', 'why', null, 'ann')")
+    await there.db.lapse(there.held[there.ids[6]])
+    await there.db.rows(
+        "update commandbus.command_bus_gate set ready_at = clock_timestamp() where domain = %s",
+        there.db.domain,
+    )
+
+
+async def test_a_domain_goes_its_way_beside_one_with_other_limits(db: Session) -> None:
+    elsewhere = (has_other_limits, sends_the_same_ids, stands_still)
+    await tell(db, FlowStory, STEPS, 0, elsewhere)
+
+
+async def test_limits_that_stand_still_leave_others_alone(db: Session) -> None:
+    """The same the other way around."""
+    steps = (has_other_limits, sends_the_same_ids, stands_still)
+    await tell(db, FlowStory, steps, 0, STEPS[:10])

@@ -118,7 +118,7 @@ SHOWN_FIELDS = {
     "checkpoints_done rate error created_at checkpoint_at idle_seconds name "
     "created_by batch_status is_open is_interrupted resume_command",
     "RatesView": "as_of in_rate out_rate completed_rate failed_rate parked_rate retried_rate "
-    "hour_from in_hour out_hour",
+    "hour_from in_hour out_hour lost_hour",
     "TrendView": "domain fingerprint hours",
     "WorkerView": "worker_id domain concurrency in_flight stuck stuck_types is_idle version "
     "started_at heartbeat_at heartbeat_seconds completed failed parked retried "

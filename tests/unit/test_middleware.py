@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -186,6 +187,48 @@ async def test_built_in_middleware_is_in_its_place_and_alone_adds_no_frame(make:
             assert notes == ["first in", "second in", "second out", "first out"]
             notes.clear()
     assert notes == ["first in", "mine in", "second in", "second out", "mine out", "first out"]
+
+
+async def test_built_in_middleware_is_told_of_failures_and_of_what_it_asked_for(make: Make) -> None:
+    told: list[str] = []
+
+    class BuiltIn(Surrounding):
+        guard = Guard("the middleware of a test")
+
+        def enter(self, call: Call) -> None:
+            call.tells_success = "wanted" in call.command.data
+            call.state[self] = call  # a ring, of which nothing may stay
+
+        def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
+            told.append(f"{outcome.name} {sorted(call.command.data)}")
+
+    async def work(command: Command, ctx: HandlerContext) -> None:
+        if "fails" in command.data:
+            raise PermanentCommandError("NO", "no")
+
+    bus = make(BuiltIn())
+    bus.register_handler("shop", "Work", work)
+    for data in ({}, {"wanted": 1}, {"fails": 1}):
+        await send(bus, **data)
+    await run_until_idle(bus)
+    assert sorted(told) == ["completed ['wanted']", "parked ['fails']"]
+
+
+async def test_what_a_handler_leaves_in_its_context_is_not_there_for_the_next(make: Make) -> None:
+    left: ContextVar[int] = ContextVar("left", default=0)
+    seen: list[int] = []
+
+    async def work(command: Command, ctx: HandlerContext) -> None:
+        seen.append(left.get())
+        left.set(len(seen))
+
+    bus = make()
+    bus.register_handler("shop", "Work", work)
+    # Enough that some are leased ahead, and begun where another has ended.
+    await bus.send_many("shop", [BatchCommand("Work", uuid4(), {}) for _ in range(300)])
+    left.set(7)
+    await bus.run_worker("shop", concurrency=1, until_empty=True)
+    assert set(seen) == {7}  # what the worker was started with
 
 
 async def test_without_middleware_the_sends_of_a_bus_are_those_without_a_layer(make: Make) -> None:

@@ -160,6 +160,17 @@ def test_threads_lose_no_count() -> None:
     assert metrics.snapshot().get(catalogue.SENT, "shop", "Pack") == 8_000
 
 
+def test_values_that_are_counted_together_are_counted_as_each_by_itself() -> None:
+    values = [0.3, 0.0, 0.002, 5_000.0, 0.001, 0.3, 0.005, 0.0051]
+    for count in range(len(values) + 1):
+        one, together = Histogram(catalogue.SECONDS), Histogram(catalogue.SECONDS)
+        for value in values[:count]:
+            one.observe(value)
+        together.observe_all(values[:count])
+        assert together.counts == one.counts
+        assert together.total == pytest.approx(one.total)
+
+
 def test_an_observation_takes_microseconds() -> None:
     # The bar is 2 µs; ten times that shows a mistake and not a busy machine.
     metrics = Metrics()

@@ -13,10 +13,17 @@ from commandbus.names import check_domain, check_text, check_uuid
 from commandbus.privacy.redaction import redact_text
 
 _FACTS: LiteralString = "select * from {schema}.batch_facts(%s, %s)"
-_ENDING: LiteralString = "select * from {schema}.batch_ending(%s, %s)"
+_ENDING: LiteralString = (
+    "select e.*, b.batch_type is not null from {schema}.command_bus_batch b"
+    " cross join {schema}.batch_ending(b.domain, b.batch_id) e"
+    " where b.domain = %s and b.batch_id = %s"
+)
 # Both in one statement, for a page that shows them.
 _OUTLOOK: LiteralString = (
-    "select f.*, e.* from {schema}.batch_facts(%s, %s) f cross join {schema}.batch_ending(%s, %s) e"
+    "select f.*, e.*, b.batch_type is not null from {schema}.command_bus_batch b"
+    " cross join {schema}.batch_facts(b.domain, b.batch_id) f"
+    " cross join {schema}.batch_ending(b.domain, b.batch_id) e"
+    " where b.domain = %s and b.batch_id = %s"
 )
 _ERRORS: LiteralString = "select * from {schema}.batch_errors(%s, %s)"
 _RETRY: LiteralString = "select {schema}.retry_batch_because(%s, %s, %s, cast(%s as text))"
@@ -64,7 +71,7 @@ class BatchReads:
 
     async def outlook(self, batch: BatchMetadata) -> tuple[BatchFacts, BatchEnding]:
         """`facts` and `ending` of a batch that is open, in one read."""
-        params = (batch.domain, batch.batch_id) * 2
+        params = (batch.domain, batch.batch_id)
         found = await self._store.gateway.rows(_OUTLOOK, params)
         if not found:
             return BatchFacts(), BatchEnding()

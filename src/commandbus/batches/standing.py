@@ -71,6 +71,8 @@ class BatchEnding:
     is_sent: bool = False
     #: Whether a process has a callback for it, which is called if that process still runs.
     notifies: bool = False
+    #: Whether it was submitted as a governed batch: its ticket has the same id.
+    is_governed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

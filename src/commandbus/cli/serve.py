@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import gc
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ from commandbus.cli.apps import open_app
 from commandbus.cli.frame import WAIT_SECONDS, Frame, Place, WaitForServer
 from commandbus.cli.logs import Logs
 from commandbus.cli.output import say
-from commandbus.cli.worker import run_until_signal, run_until_stopped
+from commandbus.cli.worker import run_until_signal, run_until_stopped, spare_the_collector
 from commandbus.errors import CommandBusError, InvalidSettingError
 from commandbus.extras import extra
 from commandbus.upkeep.findings import Severity
@@ -96,10 +95,7 @@ def serve(
 
 
 def _greet(server: HttpServer) -> None:
-    # What was made so far stays until the end. Without it in the way, looking for garbage takes
-    # some milliseconds instead of a tenth of a second, for which every request would wait.
-    gc.collect()
-    gc.freeze()
+    spare_the_collector()
     say(f"[bold green]commandbus serves[/] {server.url}")
     if server.console_url is not None:
         say(f"Console: {server.console_url} (`commandbus open` signs you in)")

@@ -27,12 +27,7 @@ _LEASE: LiteralString = (
 )
 #: For how many seconds a command has been due that is started for the first time. By the clock of
 #: the server, which is not that of the worker.
-_WAITED: LiteralString = (
-    ", case when r.lease_epoch = 1 then (select cast(extract(epoch from"
-    " clock_timestamp() - greatest(c.created_at, c.deliver_at, c.queued_at)) as float8)"
-    " from {schema}.command_bus_command c"
-    " where c.domain = %s and c.command_id = r.command_id) end"
-)
+_WAITED: LiteralString = ", cast(extract(epoch from clock_timestamp() - r.due_at) as float8)"
 _FROM_RECEIVE: LiteralString = (
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
     " cast(%s as text[]), cast(%s as text[]), cast(%s as int)) r"
@@ -65,7 +60,7 @@ class PostgresLeasing:
             domain, *_first(options), options.get("from_head", False), *_last(options)
         )  # fmt: skip
         if options.get("with_due"):
-            text, params = _RECEIVE_WITH_DUE, (domain, *params)
+            text = _RECEIVE_WITH_DUE
         return _leases(domain, await self._leased(domain, text, params), options)
 
     async def _leased(self, domain: str, text: LiteralString, params: Row) -> list[Row]:
@@ -95,7 +90,7 @@ class PostgresLeasing:
             domain, encoding.completions(outcomes), *_first(options), *_last(options)
         )  # fmt: skip
         if options.get("with_due"):
-            text, params = _COMPLETE_AND_RECEIVE_WITH_DUE, (domain, *params)
+            text = _COMPLETE_AND_RECEIVE_WITH_DUE
         rows = await self._leased(domain, text, params)
         lost = {row[0] for row in rows if row[-1]}
         return lost, _leases(domain, [row[:-1] for row in rows if not row[-1]], options)

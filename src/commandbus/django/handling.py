@@ -120,7 +120,8 @@ class Handling:
             try:
                 return await inner()
             finally:
-                leave_all(layers.surrounding, call, entered)
+                if entered is not None:
+                    leave_all(call, entered)
         except BaseException as error:
             call.error = error
             raise

@@ -99,7 +99,7 @@ class HandlerRegistry:
         payload_type, called = bound.payload_type, bound.call
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         around = (*self._middleware, *check_middleware(options.get("middleware", ()), name))
-        layers = layers_of(around, called, is_async=is_async)
+        layers = layers_of(around, called, is_async=is_async, is_transactional=is_transactional)
         if commits_in_thread:
             if layers is not None:
                 called, layers = layers.moved_into(called)

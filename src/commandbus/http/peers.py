@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,11 @@ from commandbus.http.problems import Kind, Problem
 _FORWARDED = frozenset(
     {b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-host"}
     | {b"x-forwarded-proto", b"x-forwarded-port", b"x-forwarded-server", b"x-client-ip"}
+    | {b"x-forwarded-prefix"}
 )
+#: Parts of a path, none of them empty or made of dots: `//host` would lead elsewhere.
+_PREFIX = re.compile(rb"(?:/(?!\.+(?:/|\Z))[A-Za-z0-9._~-]+)+\Z")
+MAX_PREFIX = 200
 
 
 def address_of(scope: Scope) -> str:
@@ -75,6 +80,38 @@ class HostOfProxies:
             ]
             scope = {**scope, "headers": headers}
         await self.app(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixOfProxies:
+    """Pure ASGI. A trusted proxy that takes a prefix away from paths says which one, so that links
+    lead through it: then the app is mounted there.
+    """
+
+    app: ASGIApp
+    is_proxy: Callable[[str], bool]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Put the prefix back, as the root of the app. What is no prefix changes nothing."""
+        client = scope.get("client")
+        if scope["type"] == "http" and client and self.is_proxy(client[0]):
+            prefix = _prefix_in(scope)
+            if prefix:
+                scope = {
+                    **scope,
+                    "root_path": prefix.decode("ascii"),
+                    "path": prefix.decode("ascii") + scope["path"],
+                    "raw_path": prefix + scope.get("raw_path", b""),
+                }
+        await self.app(scope, receive, send)
+
+
+def _prefix_in(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"x-forwarded-prefix":
+            given: bytes = value.strip().rstrip(b"/")
+            return given if len(given) <= MAX_PREFIX and _PREFIX.match(given) else b""
+    return b""
 
 
 @dataclass(frozen=True, slots=True)

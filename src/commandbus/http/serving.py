@@ -16,7 +16,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from commandbus.errors import InvalidSettingError
 from commandbus.http.connections import Connections, PatientProtocol
-from commandbus.http.peers import HostOfProxies
+from commandbus.http.peers import HostOfProxies, PrefixOfProxies
 from commandbus.http.platform import Platform
 from commandbus.http.settings import HttpSettings
 
@@ -71,7 +71,8 @@ class HttpServer:
         if settings.trusted_proxies:
             inner: Any = app  # the types of uvicorn's messages are narrower than Starlette's
             proxied: Any = ProxyHeadersMiddleware(inner, trusted_hosts=settings.trusted_proxies)
-            known = HostOfProxies(proxied, self._connections.is_proxy)
+            named = HostOfProxies(proxied, self._connections.is_proxy)
+            known = PrefixOfProxies(named, self._connections.is_proxy)
         self._server = _Server(_config(known, settings, self._connections))
 
     @property

@@ -52,6 +52,10 @@ class Call:
     has_proceeded: bool = False
     #: The worker's: how it ended, where that is committed before it is told.
     decided: CallOutcome | None = None
+    #: Whether its end is told although it has completed.
+    tells_success: bool = True
+    #: Whether nothing else runs in its context afterwards: then nothing has to be put back there.
+    owns_context: bool = False
     _state: dict[Any, Any] | None = None
 
     def __init__(
@@ -86,9 +90,25 @@ class Call:
         """Whether a middleware has kept something."""
         return bool(self._state)
 
+    def forget(self) -> None:
+        """Let go of that: it has ended, and what is kept may know the call."""
+        self._state = None
+
     def redact(self, text: str) -> str:
         """A text without the secrets of this command's payload."""
         return self._redact(text)
+
+
+class QuietCall(Call):
+    """One that has only built-in middleware around it: they say what they want to be told."""
+
+    tells_success = False
+
+
+class OwnCall(QuietCall):
+    """The same, in a task that ends with it."""
+
+    owns_context = True
 
 
 @dataclass(slots=True)
@@ -159,13 +179,14 @@ class Surrounding(Middleware):
     """For built-in ones, which only do something before a handler and after it.
 
     Two calls cost less than a coroutine around each command, and several share one frame, or none.
-    Neither may fail a command: the guard has their errors.
+    Neither may fail a command: the guard has their errors. Where there are no others, `on_outcome`
+    is told of attempts that have not completed, and of those whose `tells_success` it has set.
     """
 
     guard: Guard
 
     def enter(self, call: Call) -> Any:
-        """Before the handler; what it returns is given to `leave`, and None is not."""
+        """Before the handler; what it returns is given to `leave`. None: it need not be called."""
         raise NotImplementedError
 
     def leave(self, call: Call, entered: Any) -> None:
@@ -179,27 +200,31 @@ class Surrounding(Middleware):
         try:
             return await proceed()
         finally:
-            leave_all(around, call, entered)
+            if entered is not None:
+                leave_all(call, entered)
 
 
-def enter_all(around: Sequence[Surrounding], call: Call) -> list[Any]:
+#: Those whose `leave` is to be called, with what their `enter` has returned; None: nobody's.
+Entered = tuple[tuple[Surrounding, Any], ...] | None
+
+
+def enter_all(around: Sequence[Surrounding], call: Call) -> Entered:
     """What is before a handler, the first outermost."""
-    entered: list[Any] = []
+    entered: Entered = None
     for each in around:
         try:
-            entered.append(each.enter(call))
+            what = each.enter(call)
         except Exception as error:  # noqa: BLE001  (it must not fail a command)
             each.guard.warn(type(error).__name__)
-            entered.append(None)
+        else:
+            if what is not None:
+                entered = (*(entered or ()), (each, what))
     return entered
 
 
-def leave_all(around: Sequence[Surrounding], call: Call, entered: list[Any]) -> None:
+def leave_all(call: Call, entered: tuple[tuple[Surrounding, Any], ...]) -> None:
     """What is after it, in the opposite order."""
-    for each in reversed(around):
-        what = entered.pop()
-        if what is None:
-            continue
+    for each, what in reversed(entered):
         try:
             each.leave(call, what)
         except Exception as error:  # noqa: BLE001

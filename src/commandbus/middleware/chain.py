@@ -18,6 +18,8 @@ from commandbus.middleware.base import (
     CallOutcome,
     Drafts,
     Middleware,
+    OwnCall,
+    QuietCall,
     Surrounding,
     enter_all,
     leave_all,
@@ -38,6 +40,8 @@ class Layers:
     observers: tuple[Middleware, ...]
     #: Of a handler with no others on the loop: the worker calls them, and then the handler itself.
     surrounding: tuple[Surrounding, ...] = ()
+    #: What an attempt is to all of them.
+    call_type: type[Call] = Call
 
     def moved_into(self, handler: Callable[..., Any]) -> tuple[Callable[..., Any], Layers | None]:
         """The handler with the layers of its thread in it, and the layers that are left.
@@ -99,7 +103,11 @@ def overrides(each: Middleware, method: str) -> bool:
 
 
 def layers_of(
-    middleware: Sequence[Middleware], handler: Callable[..., Any], *, is_async: bool
+    middleware: Sequence[Middleware],
+    handler: Callable[..., Any],
+    *,
+    is_async: bool,
+    is_transactional: bool = False,
 ) -> Layers | None:
     """Put the middleware of a handler together, the first outermost; None: there is nothing to do.
 
@@ -128,7 +136,11 @@ def layers_of(
     for each in reversed(inside):
         within = partial(_in_thread, handler) if in_thread is None else in_thread
         in_thread = _around(each.handle_in_thread, within)
-    return Layers(handle, in_thread, observers, surrounding)
+    call_type = Call
+    if handle is None and all(isinstance(each, Surrounding) for each in observers):
+        # What ends the transaction of a handler runs in the task of the handler, after it.
+        call_type = QuietCall if is_transactional else OwnCall
+    return Layers(handle, in_thread, observers, surrounding, call_type)
 
 
 def _is_surrounding(each: Middleware) -> bool:
@@ -140,7 +152,8 @@ async def _surrounded(around: tuple[Surrounding, ...], inner: _Async, call: Call
     try:
         return await inner(call)
     finally:
-        leave_all(around, call, entered)
+        if entered is not None:
+            leave_all(call, entered)
 
 
 def _around(method: Callable[[Call, Any], Any], inner: Callable[[Call], Any]) -> _InThread:

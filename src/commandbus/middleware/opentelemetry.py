@@ -24,13 +24,14 @@ from commandbus.middleware.base import (
 )
 from commandbus.middleware.guarding import Guard
 from commandbus.middleware.sampling import DroppedSpan, Sampling
-from commandbus.middleware.travelling import LINKED, sent_with
+from commandbus.middleware.travelling import LINKED, Sent, sent_with
 from commandbus.privacy.sensitive import is_sensitive_key
 
 with extra("otel", "the middleware OpenTelemetry"):
     from opentelemetry import baggage, propagate, trace
     from opentelemetry import context as contexts
     from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 if TYPE_CHECKING:
@@ -48,9 +49,15 @@ _SUPPRESSING = (
     "suppress_instrumentation", getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", None),
 )  # fmt: skip
 
+# Without the function around each, if there is one that we know: these are called for each command.
+_runtime = getattr(contexts, "_RUNTIME_CONTEXT", contexts)
+_attach, _current = _runtime.attach, _runtime.get_current
+#: Under which a context has its span: to write it there oneself costs less than to ask for it.
+(_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
 #: An attempt whose context is attached: the token, the context, and of a dropped one what its reply
 #: carries; None: the propagators say it.
 _Begun = tuple[Any, Context, dict[str, str] | None]
+_Read = tuple[TextMapPropagator, str | None, Sent]
 Relation = Literal["auto", "parent", "link"]
 _RELATIONS = ("auto", "parent", "link")
 
@@ -76,6 +83,9 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
         self._record_receive = record_receive
         self._tracer = trace.get_tracer("commandbus", __version__, tracer_provider)
         self._sampling = Sampling(self._tracer)
+        propagator = propagate.get_global_textmap()
+        #: What the last command had brought, and how it is read.
+        self._last: _Read = propagator, None, sent_with(propagator, None)
         self.guard = Guard("the middleware OpenTelemetry")
 
     # -- sending
@@ -145,18 +155,26 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
 
     # -- handling
 
-    def enter(self, call: Call) -> _Begun:
+    def enter(self, call: Call) -> _Begun | None:
         """Begin the span of the attempt."""
-        command = call.command
-        sent = sent_with(propagate.get_global_textmap(), call.ctx.lease.meta)
+        command, text = call.command, call.ctx.lease.meta
+        propagator, known, sent = self._last
+        # Commands that were sent together have the same text: to compare it costs less than a hash.
+        if text != known or propagator is not propagate.get_global_textmap():
+            propagator = propagate.get_global_textmap()
+            sent = sent_with(propagator, text)
+            self._last = propagator, text, sent
         is_parent = self._relation == "parent" or (
             self._relation == "auto" and not sent.is_linked and command.batch_id is None
         )
         decided = self._sampling.decide(sent, is_parent=is_parent)
         if isinstance(decided, DroppedSpan):
-            context = trace.set_span_in_context(decided, sent.baggage)
+            context = Context({**sent.baggage, _SPAN_KEY: decided})
+            token = _attach(context)
+            if call.owns_context and command.reply_to is None:
+                return None
             goes_on = is_parent and sent.is_valid
-            return contexts.attach(context), context, sent.onward if goes_on else sent.replied
+            return token, context, sent.onward if goes_on else sent.replied
         span = decided.start_span(
             f"process {command.domain}",
             context=sent.context if is_parent else Context(),
@@ -171,25 +189,28 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
             },
         )
         call.state[self] = span
+        call.tells_success = True
         context = trace.set_span_in_context(span, sent.baggage)
         return contexts.attach(context), context, None
 
     def leave(self, call: Call, entered: _Begun) -> None:
         """The handler has ended; its span ends with the attempt."""
+        token, context, known = entered
         try:
             # Only now: what the handler itself says in its reply goes first.
             if call.command.reply_to is not None:
-                self._let_reply_carry(call.ctx, entered)
+                ctx = call.ctx
+                if known is None or ctx.reply_meta is not None or _current() is not context:
+                    self._let_reply_carry(ctx)
+                elif known:  # the same for all that were sent with the same: nothing is made for it
+                    ctx.carry_reply_meta(known)
         finally:
-            contexts.detach(entered[0])
+            if not call.owns_context:
+                contexts.detach(token)
 
-    def _let_reply_carry(self, ctx: HandlerContext, begun: _Begun) -> None:
-        _, context, known = begun
+    def _let_reply_carry(self, ctx: HandlerContext) -> None:
         said = ctx.reply_meta
-        if said is None and known is not None and contexts.get_current() is context:
-            if known:  # the same for all that were sent with the same: nothing is made for it
-                ctx.carry_reply_meta(known)
-        elif said is None or "traceparent" not in said:
+        if said is None or "traceparent" not in said:
             more = self._fitting(said or {}, _carrier())
             if more:
                 ctx.add_reply_meta(more)

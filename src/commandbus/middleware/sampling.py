@@ -25,6 +25,7 @@ with extra("otel", "the middleware OpenTelemetry"):
 #: The bits of a trace id that samplers by ratio compare with their bound.
 _LOW = (1 << 64) - 1
 _NO_STATE = TraceState()
+_new = object.__new__
 
 
 class DroppedSpan(NonRecordingSpan):
@@ -32,9 +33,15 @@ class DroppedSpan(NonRecordingSpan):
 
     _made: SpanContext | None = None
 
-    def __init__(self, ids: Any, trace_id: int, flags: TraceFlags, state: TraceState) -> None:
-        # Without that of its parent, which wants all of it now.
-        self._known = ids, trace_id, flags, state
+    #: What makes ids, the trace, its flags, its state.
+    _known: tuple[Any, int, TraceFlags, TraceState]
+
+    @staticmethod
+    def of(known: tuple[Any, int, TraceFlags, TraceState]) -> DroppedSpan:
+        """Make one without `__init__`, which wants all of it now."""
+        span = _new(DroppedSpan)
+        span._known = known
+        return span
 
     def get_span_context(self) -> SpanContext:
         """The ids that children and logs name; the same ones each time."""
@@ -76,13 +83,14 @@ class Sampling:
             unsampled = sent.unsampled
             if unsampled is None or not self._drops_children:
                 return self._tracer
-            return DroppedSpan(real.id_generator, *unsampled)
+            return DroppedSpan.of((real.id_generator, *unsampled))
         if self._bound is None:
             return self._tracer
-        trace_id = real.id_generator.generate_trace_id()
+        ids = real.id_generator
+        trace_id = ids.generate_trace_id()
         if trace_id & _LOW < self._bound:
             return _with_trace(real, trace_id)
-        return DroppedSpan(real.id_generator, trace_id, self._flags, _NO_STATE)
+        return DroppedSpan.of((ids, trace_id, self._flags, _NO_STATE))
 
     def _learn(self) -> Any:
         """Look at the sampler. The application may set its provider up after this was made."""

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from commandbus.extras import extra
+from commandbus.middleware.base import Call
 
 with extra("sentry", "the middleware Sentry"):
     from sentry_sdk.scope import Scope
 
-_OWN = frozenset({"_describe", "_origin"})
+Describe = Callable[[Call, Scope], None]
+
+_OWN = frozenset({"_call", "_describe", "_origin"})
+_new = object.__new__
 
 
 class LazyScope(Scope):
@@ -21,16 +25,18 @@ class LazyScope(Scope):
     Its attributes are slots, and Python asks `__getattr__` only for those that have no value yet.
     """
 
-    __slots__ = ("_describe", "_origin")
+    __slots__ = ("_call", "_describe", "_origin")
     _origin: Scope
-    _describe: Callable[[Scope], None] | None
+    _describe: Describe | None
+    _call: Call | None
 
-    @classmethod
-    def of(cls, origin: Scope, describe: Callable[[Scope], None] | None) -> LazyScope:
-        """A fork of `origin`; `describe` writes what belongs to it, once it is made."""
-        scope = cls.__new__(cls)  # without the work of `__init__`
+    @staticmethod
+    def of(origin: Scope, describe: Describe | None, call: Call | None = None) -> LazyScope:
+        """A fork of `origin`; `describe` writes what belongs to the call, once it is made."""
+        scope = _new(LazyScope)  # without the work of `__init__`
         scope._origin = origin
         scope._describe = describe
+        scope._call = call
         return scope
 
     def __getattr__(self, name: str) -> Any:
@@ -40,8 +46,8 @@ class LazyScope(Scope):
         if name == "client":  # asked for all the time, and no reason to make anything
             return self._origin.client
         made = self._origin.fork()
-        if self._describe is not None:
-            self._describe(made)
+        if self._describe is not None and self._call is not None:
+            self._describe(self._call, made)
         for each in _attributes(made):
             if not _has(self, each):  # what was set before anything was read stays
                 setattr(self, each, getattr(made, each))

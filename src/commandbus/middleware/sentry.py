@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from commandbus.middleware.scopes import LazyScope
 
 with extra("sentry", "the middleware Sentry"):
     import sentry_sdk
+    from sentry_sdk import scope as scopes
     from sentry_sdk.integrations.logging import ignore_logger
     from sentry_sdk.scope import Scope, use_isolation_scope
     from sentry_sdk.utils import event_from_exception
@@ -26,6 +27,16 @@ Report = Literal["final", "all", "none"]
 _REPORTS = ("final", "all", "none")
 #: Loggers of Django's Tasks: a receiver of theirs logs the last failure of each task as an error.
 _REPEATING = frozenset({"django.tasks", "django_tasks"})
+
+
+def _setter(name: str, otherwise: Callable[[Scope], None]) -> Callable[[Scope], object]:
+    """That of a variable of the SDK, if it is where we know it: it is called for each command."""
+    found: Callable[[Scope], object] = getattr(getattr(scopes, name, None), "set", otherwise)
+    return found
+
+
+_set_isolation = _setter("_isolation_scope", Scope.set_isolation_scope)
+_set_current = _setter("_current_scope", Scope.set_current_scope)
 
 
 class Sentry(Surrounding):
@@ -70,14 +81,17 @@ class Sentry(Surrounding):
 
     # -- handling
 
-    def enter(self, call: Call) -> tuple[Scope, Scope]:
+    def enter(self, call: Call) -> tuple[Scope, Scope] | None:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
         isolation, current = Scope.get_isolation_scope(), Scope.get_current_scope()
-        scope = LazyScope.of(isolation, partial(self._describe, call))
-        call.state[self] = scope
-        Scope.set_isolation_scope(scope)
-        Scope.set_current_scope(LazyScope.of(current, None))
-        return isolation, current
+        scope = LazyScope.of(isolation, self._describe, call)
+        if call._state is None:
+            call._state = {self: scope}
+        else:
+            call._state[self] = scope
+        _set_isolation(scope)
+        _set_current(LazyScope.of(current, None))
+        return None if call.owns_context else (isolation, current)
 
     def leave(self, call: Call, entered: tuple[Scope, Scope]) -> None:
         """Back to the scopes of before."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from commandbus.monitoring import catalogue
@@ -72,12 +72,27 @@ class TypeSeries:
             into.add(catalogue.SEND, labels, self.send.sample())
 
 
+class Times:
+    """What was measured of the commands of one domain, and is not counted yet, by command type.
+
+    To add something takes no lock, and from any thread: a list grows in one step. The end of the
+    commands counts it, or the next reader.
+    """
+
+    __slots__ = ("handled", "waited")
+
+    def __init__(self) -> None:
+        self.handled: defaultdict[str, list[float]] = defaultdict(list)
+        self.waited: defaultdict[str, list[float]] = defaultdict(list)
+
+
 class Metrics:
     """The metrics of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._types: dict[tuple[str, str], TypeSeries] = {}
+        self._times: dict[str, Times] = {}
         self._domains: set[str] = set()
         self._codes: set[str] = set()
         self._settle: dict[str, Histogram] = {}
@@ -113,16 +128,29 @@ class Metrics:
 
     # -- workers
 
+    def times(self, domain: str) -> Times:
+        """Where workers of a domain write down what they measure of handlers."""
+        with self._lock:
+            return self._times.setdefault(domain, Times())
+
     def handled(self, domain: str, command_type: str, seconds: float) -> None:
         """A handler has ended, whatever it led to."""
-        with self._lock:
-            self._series(domain, command_type, is_own=True).handle.observe(seconds)
+        self.times(domain).handled[command_type].append(seconds)
 
     def waited(self, domain: str, command_type: str, seconds: float) -> None:
         """A handler is called for the first time for a command that was due so long ago."""
-        with self._lock:
-            series = self._series(domain, command_type, is_own=True)
-            series.wait.observe(max(0.0, seconds))
+        self.times(domain).waited[command_type].append(max(0.0, seconds))
+
+    def _count_times(self) -> None:
+        for domain, times in self._times.items():
+            for command_type, values in list(times.handled.items()):
+                if values:
+                    series = self._series(domain, command_type, is_own=True)
+                    series.handle.observe_all(_taken(values))
+            for command_type, values in list(times.waited.items()):
+                if values:
+                    series = self._series(domain, command_type, is_own=True)
+                    series.wait.observe_all(_taken(values))
 
     def ended(
         self, domain: str, command_type: str, outcome: str, attempt: int, code: str | None = None
@@ -132,15 +160,17 @@ class Metrics:
 
     def ended_together(self, domain: str, leases: Iterable[Ended]) -> None:
         """Leases have ended, with one commit."""
+        counted = Counter(leases)  # nearly all are alike
         with self._lock:
-            for command_type, outcome, attempt, code in leases:
+            self._count_times()
+            for (command_type, outcome, attempt, code), count in counted.items():
                 series = self._series(domain, command_type, is_own=False)
                 series.is_handled = True
-                series.outcomes[outcome] += 1
+                series.outcomes[outcome] += count
                 if outcome in _LAST:
-                    series.attempts.observe(attempt)
+                    series.attempts.observe(attempt, count)
                 if code is not None:
-                    series.errors[self._code(code)] += 1
+                    series.errors[self._code(code)] += count
 
     def settled(self, domain: str, seconds: float) -> None:
         """A group of outcomes was committed."""
@@ -191,6 +221,7 @@ class Metrics:
         """Outcomes, and calls of handlers with their seconds, by domain and type; no zeros."""
         found: dict[tuple[str, str, str], tuple[int, float]] = {}
         with self._lock:
+            self._count_times()
             for (domain, command_type), series in self._types.items():
                 for outcome, count in series.outcomes.items():
                     if count:
@@ -203,6 +234,7 @@ class Metrics:
         """All that there is, at this moment."""
         made = Snapshot()
         with self._lock:
+            self._count_times()
             for labels, series in self._types.items():
                 series.write(labels, made)
             for domain, histogram in self._settle.items():
@@ -219,3 +251,10 @@ class Metrics:
     def text(self) -> bytes:
         """The same as Prometheus reads it."""
         return exposition(self.snapshot())
+
+
+def _taken(values: list[float]) -> list[float]:
+    """All that is in a list, which others may add to meanwhile, and it is empty."""
+    taken = values[:]
+    del values[: len(taken)]
+    return taken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from commandbus.monitoring.catalogue import FAMILIES, Family
@@ -22,10 +22,23 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count one value, once or more often."""
+        self.counts[bisect_left(self._bounds, value)] += count
+        self.total += value * count
+
+    def observe_all(self, values: list[float]) -> None:
+        """Count many, which are sorted for that: to look for each bound costs less."""
+        values.sort()
+        below = 0
+        for number, bound in enumerate(self._bounds):
+            here = bisect_right(values, bound, below)
+            self.counts[number] += here - below
+            below = here
+            if below == len(values):
+                break
+        self.counts[-1] += len(values) - below
+        self.total += sum(values)
 
     def sample(self) -> list[float]:
         """The counts, then the sum of all values."""

@@ -34,7 +34,8 @@ _OVERVIEW: LiteralString = (
 )
 _RATES: LiteralString = (
     "select r.domain, r.as_of, r.since, r.over_seconds, r.queued, r.removed, r.completed, r.failed,"
-    " r.parked, r.retried, r.hour_from, r.minutes, r.queued_in, r.removed_in, clock_timestamp()"
+    " r.parked, r.retried, r.hour_from, r.minutes, r.queued_in, r.removed_in, r.lost_in,"
+    " clock_timestamp()"
     " from {schema}.domain_rates(cast(%s as text[])) r"
 )
 _TRENDS: LiteralString = (
@@ -110,6 +111,8 @@ class DomainRates:
     #: What was queued, and what left the queue, in each of these minutes; None: not sampled yet.
     in_hour: list[int | None]
     out_hour: list[int | None]
+    #: How many failed or were parked in each of them, as workers told: some seconds late.
+    lost_hour: list[int | None]
 
     def seconds_to_drain(self, ready: int) -> float | None:
         """Seconds until this number is done at the present rates; None: never, or not known."""
@@ -223,15 +226,15 @@ def _names(domains: Collection[str] | None) -> list[str] | None:
 
 
 def _rates_of(*row: Any) -> DomainRates:
-    domain, as_of, since, seconds, *counts, hour_from, minutes, queued, removed, now = row
+    domain, as_of, since, seconds, *counts, hour_from, minutes, queued, removed, lost, now = row
     is_known = as_of is not None and now - as_of < timedelta(seconds=SAMPLE_SECONDS) and seconds > 0
     rates = [float(count) / seconds if is_known else None for count in counts]
     first = (since - hour_from) / timedelta(minutes=1)
-    hours: tuple[list[int | None], list[int | None]] = (
-        [0 if minute >= first else None for minute in range(60)],
-        [0 if minute >= first else None for minute in range(60)],
-    )
-    for place, minute in enumerate(minutes):
-        hours[0][minute], hours[1][minute] = queued[place], removed[place]
+    hours: list[list[int | None]] = [
+        [0 if minute >= first else None for minute in range(60)] for _ in range(3)
+    ]
+    for hour, known in zip(hours, (queued, removed, lost), strict=True):
+        for place, minute in enumerate(minutes):
+            hour[minute] = known[place]
     values: Any = (*rates, hour_from.astimezone(UTC), *hours)
     return DomainRates(domain, as_of, *values)

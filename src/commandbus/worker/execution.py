@@ -134,12 +134,15 @@ class Execution:
                 run.call = call = Call(context.command, context, entry, inner, run.redact)
                 result = await layers.handle(call)
             else:
-                run.call = call = Call(context.command, context, entry, None, run.redact)
+                run.call = call = layers.call_type(
+                    context.command, context, entry, None, run.redact
+                )
                 entered = enter_all(layers.surrounding, call)
                 try:
                     result = await self._call(run, entry, context)
                 finally:
-                    leave_all(layers.surrounding, call, entered)
+                    if entered is not None:
+                        leave_all(call, entered)
             if isinstance(result, HandlerError):  # the same as if it had been raised
                 outcome = self.failure(run, entry, result)
             else:

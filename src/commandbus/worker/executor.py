@@ -7,6 +7,7 @@ run alone, one by one, so that it is known which command does that.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections import deque
@@ -74,6 +75,8 @@ class Executor:
         self._finished = 0
         self._rate = 0.0  # handlers per second, smoothed
         self._rate_at = time.monotonic()
+        # Of each command a copy: what a handler leaves in context variables is not for the next.
+        self._context = contextvars.copy_context()
 
     # -- room
 
@@ -320,7 +323,9 @@ class Executor:
         if run.needs_thread:
             self._places.used += 1
         self._running[_key_of(lease)] = run
-        run.task = asyncio.get_running_loop().create_task(self._run_and_report(run, execute))
+        run.task = asyncio.get_running_loop().create_task(
+            self._run_and_report(run, execute), context=self._context.copy()
+        )
 
     async def _run_and_report(
         self, run: Run, execute: Callable[[Run], Awaitable[Outcome | None]]
@@ -350,9 +355,12 @@ class Executor:
             self._go_on()
         else:
             self._report(run, outcome)
-        # The run knows its task, and the task this context: together they would wait for the
-        # garbage collector, which took a third of the worker's time.
-        HANDLED.set(None)
+        # The run knows its task, the task its context, and this the run: together they would wait
+        # for the garbage collector, which took a third of the worker's time.
+        if run.needs_thread:
+            HANDLED.set(None)  # its thread may go on, and asks the task for its loop
+        else:
+            run.task = None
 
     def _leave(self, run: Run) -> None:
         self._running.pop(_key_of(run.lease), None)
@@ -362,8 +370,13 @@ class Executor:
         self._finished += 1
 
     def _report(self, run: Run, outcome: Outcome | None) -> None:
-        if run.call is not None:
-            self.execution.tell(run, run.call, outcome)
+        call = run.call
+        if call is not None:
+            is_success = outcome is not None and outcome.kind is OutcomeKind.COMPLETE
+            if call.tells_success or not is_success:
+                self.execution.tell(run, call, outcome)
+            else:
+                call.forget()
             run.call = None  # it knows the run: together they would wait for the garbage collector
         if outcome is not None:
             self.completer.put(outcome)

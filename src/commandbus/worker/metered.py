@@ -18,7 +18,7 @@ from commandbus.handler import HandlerEntry
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
 from commandbus.monitoring.catalogue import POOL, SLOTS, STUCK, Family
-from commandbus.monitoring.metrics import Ended, Metrics
+from commandbus.monitoring.metrics import Ended, Metrics, Times
 from commandbus.monitoring.samples import Labels, Value
 from commandbus.worker.completer import Settles
 from commandbus.worker.execution import Execution
@@ -46,10 +46,11 @@ class MeteredExecution(Execution):
     """Knows how long commands waited for their handlers, and how long these ran."""
 
     metrics: Metrics | None = None
+    domain: str = ""
 
     def __post_init__(self) -> None:
         if self.metrics is not None:
-            self.run_type = metered_run(self.metrics)
+            self.run_type = metered_run(self.metrics.times(self.domain))
 
     async def _run_in_transaction(
         self, run: Run, entry: HandlerEntry, command: Command
@@ -71,8 +72,9 @@ class MeteredExecution(Execution):
         return outcome
 
 
-def metered_run(metrics: Metrics) -> type[Run]:
+def metered_run(times: Times) -> type[Run]:
     """Runs that tell how long they waited and took: no coroutine is around them for that."""
+    handled, waited = times.handled, times.waited
 
     class MeteredRun(Run):
         began_at: float = 0.0
@@ -82,11 +84,10 @@ def metered_run(metrics: Metrics) -> type[Run]:
             self.began_at = began = time.monotonic()
             lease = self.lease
             if lease.due_at is not None:  # now, and not when the handler ends: that may take hours
-                metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
+                waited[lease.command_type].append(max(0.0, began - lease.due_at))
 
         def end(self) -> None:
-            lease = self.lease
-            metrics.handled(lease.domain, lease.command_type, time.monotonic() - self.began_at)
+            handled[self.lease.command_type].append(time.monotonic() - self.began_at)
             Run.end(self)
 
     return MeteredRun
@@ -131,11 +132,12 @@ class MeteredSettling:
 
 
 def _ended(outcome: Outcome, lost: Collection[UUID]) -> Ended:
-    lease, failure = outcome.lease, outcome.failure
+    lease, kind, failure = outcome.lease, outcome.kind, outcome.failure
     if lost and lease.command_id in lost:
         return lease.command_type, "stale", lease.attempt, None
-    code = None if failure is None else failure.code
-    return lease.command_type, OUTCOME_OF[outcome.kind], lease.attempt, code
+    # Nearly all have completed; to look one up, Python code makes the hash of a kind.
+    name = "completed" if kind is OutcomeKind.COMPLETE else OUTCOME_OF[kind]
+    return lease.command_type, name, lease.attempt, None if failure is None else failure.code
 
 
 class Plain:
@@ -179,7 +181,7 @@ class Measured(Plain):
     @property
     def execution(self) -> Callable[..., Execution]:
         """What runs handlers."""
-        return partial(MeteredExecution, metrics=self._metrics)
+        return partial(MeteredExecution, metrics=self._metrics, domain=self._domain)
 
     def on_lost(self, lose: OnLost) -> OnLost:
         """What is called when a lease is lost."""

@@ -38,6 +38,7 @@ class Run:
     """One execution. What waits (for a thread, for a connection) has not begun yet."""
 
     # On the class: most runs end before any of these changes, and to set each costs time.
+    #: None again once it has ended, unless its handler runs in a thread.
     task: asyncio.Task[None] | None = None
     #: The handler that was called; None: not yet.
     entry: HandlerEntry | None = None
@@ -82,7 +83,7 @@ class Run:
         about it. To look here is cheaper than to set the context of each command twice. But one
         that was given up may run on in its thread.
         """
-        if self.task is not None and self.task.done() and not self.must_stop:
+        if (self.task is None or self.task.done()) and not self.must_stop:
             return {}
         return {**fields_of(self.lease), "worker_id": self._timeouts.worker_id}
 

@@ -116,16 +116,19 @@ class Window:
         assert not self.faults, (where, self.faults)
         assert_hidden(self.page.content(), where)
 
-    def axe(self, where: str, rules: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> None:
+    def axe(
+        self, where: str, rules: tuple[str, ...] = (), only: tuple[str, ...] = (), page: Any = None
+    ) -> None:
         """Fail if axe finds something that people with other senses or hands stumble over."""
-        if not self.page.evaluate("'axe' in window"):
-            self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        page = page or self.page
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(AXE.read_text(encoding="utf-8"))
         chosen = (
             {"type": "rule", "values": list(only)}
             if only
             else {"type": "tag", "values": list(rules or RULES)}
         )
-        found = self.page.evaluate(
+        found = page.evaluate(
             "(options) => axe.run(document, options).then((all) => all.violations.map((each) =>"
             " [each.id, each.help, each.nodes.slice(0, 4).map((node) => node.html.slice(0, 200)"
             " + ' ' + (node.any[0]?.message ?? '').slice(0, 200))]))",

@@ -233,6 +233,7 @@ def deployment(
     *,
     workers: bool = True,
     settings: HttpSettings = SETTINGS,
+    prefix: str = "",
 ) -> Iterator[tuple[Served, World]]:
     """A real service with workers, seeded."""
     world = World()
@@ -240,7 +241,7 @@ def deployment(
     async def prepare(bus: CommandBus) -> World:
         return await seed(bus, world)
 
-    with served(dsn, prepare, settings, workers=workers, tune=be_patient) as service:
+    with served(dsn, prepare, settings, workers=workers, tune=be_patient, prefix=prefix) as service:
         yield service, world
 
 

@@ -177,16 +177,41 @@ def points(values: Sequence[float | None], width: int = 120, height: int = 24) -
 COLUMN, GAP, HALF = 4, 2, 32
 
 
-def columns(values: Sequence[float | None], top: float, *, down: bool = False) -> str:
-    """Columns on a line, or below it, as a path: `top` is as high as a half of the picture."""
-    found = []
-    for place, value in enumerate(values):
+def columns(values: Sequence[float | None], top: float) -> str:
+    """Columns on a line, as a path: `top` is as high as a half of the picture."""
+    return "".join(
+        _column(place, HALF - _height(value, top), _height(value, top))
+        for place, value in enumerate(values)
+        if value
+    )
+
+
+def stacked(
+    values: Sequence[float | None], parts: Sequence[float | None], top: float
+) -> tuple[str, str]:
+    """Columns below the line, as two paths: the rest beside it, and at the outer end the part,
+    which is always seen, with a gap between.
+    """
+    inner, outer = [], []
+    for place, (value, part) in enumerate(zip(values, parts, strict=True)):
         if not value:
             continue
-        height = max(1, round((HALF - 1) * value / (top or 1)))
-        y = HALF + 1 if down else HALF - height
-        found.append(f"M{place * (COLUMN + GAP)} {y}h{COLUMN}v{height}h-{COLUMN}z")
-    return "".join(found)
+        whole = _height(value, top)
+        end = min(whole, _height(part, top)) if part else 0
+        rest = whole - end - (1 if end and whole - end > 1 else 0)
+        if rest:
+            inner.append(_column(place, HALF + 1, rest))
+        if end:
+            outer.append(_column(place, HALF + 1 + whole - end, end))
+    return "".join(inner), "".join(outer)
+
+
+def _height(value: float, top: float) -> int:
+    return max(1, round((HALF - 1) * value / (top or 1)))
+
+
+def _column(place: int, y: int, height: int) -> str:
+    return f"M{place * (COLUMN + GAP)} {y}h{COLUMN}v{height}h-{COLUMN}z"
 
 
 class DiffLine(NamedTuple):

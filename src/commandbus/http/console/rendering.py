@@ -159,7 +159,7 @@ def _functions() -> dict[str, Any]:
         "url": url, "asset": asset, "may": may, "csrf": csrf, "icon": icon,
         "repeated_icons": repeated_icons,
         "now": formats.now, "bars": formats.bars, "points": formats.points,
-        "columns": formats.columns,
+        "columns": formats.columns, "stacked": formats.stacked,
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from commandbus.upkeep.overview import DomainOverview, DomainRates, GroupTrend, 
         "as_of": "The last sample; null: there was none yet.",
         "in_rate": "Messages queued per second, over the last minute; null: nobody takes samples.",
         "out_rate": "Messages that left the queue per second, by any way.",
+        "lost_hour": "What failed or was parked in each of them, as workers told.",
         "in_hour": "What was queued in each of sixty minutes; null: not sampled.",
     },
 )

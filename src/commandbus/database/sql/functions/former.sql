@@ -9,6 +9,7 @@ drop function if exists commandbus.receive_commands(
     text, int, int, text, jsonb, boolean, boolean, text[], text[]);
 drop function if exists commandbus.receive_commands(
     text, int, int, text, jsonb, boolean, boolean, text[], text[], int);
+drop function if exists commandbus.complete_and_receive; -- the same
 drop function if exists commandbus.end_leases(text, jsonb, text, boolean, timestamptz, boolean); -- the same
 drop function if exists commandbus.reply_body(text, uuid, uuid, text, text, text, jsonb, jsonb);
 drop function if exists commandbus.send_command(
@@ -22,7 +23,8 @@ drop function if exists commandbus.list_audit(
 drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);
 drop function if exists commandbus.page_troubleshooting(
     text, text, text, uuid, timestamptz, uuid, int, int);
--- These two returned something else.
+-- These three returned something else.
+drop function if exists commandbus.domain_rates(text[]);
 drop function if exists commandbus.make_gates(text, text[]);
 drop function if exists commandbus.gates_of(text, timestamptz, bigint[], uuid[]);
 drop function if exists commandbus.preview_bulk(text, jsonb);

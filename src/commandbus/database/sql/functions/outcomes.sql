@@ -39,7 +39,8 @@ create or replace function commandbus.complete_and_receive(
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text, snoozes int, has_rules boolean, meta text, is_lost boolean)
+    created_at timestamptz, data text, snoozes int, has_rules boolean, meta text, due_at timestamptz,
+    is_lost boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare

@@ -19,6 +19,7 @@ end $$;
 --   p_except: command types that are left to other workers.
 --   p_places: handlers that are free now; what has a limit is not leased ahead of them (gate_reads.sql).
 --   has_rules: the domain has limits, or the command a key, so that the end of its lease makes room for another.
+--   due_at: since when it was due, if this is its first lease. For metrics; to look it up afterwards costs more.
 -- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
 -- is known to have run alone, or its type is in p_count_every. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
@@ -31,7 +32,7 @@ create or replace function commandbus.receive_commands(
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text, snoozes int, has_rules boolean, meta text)
+    created_at timestamptz, data text, snoozes int, has_rules boolean, meta text, due_at timestamptz)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -94,7 +95,8 @@ begin
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
                   c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
                   c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed, c.snoozes,
-                  c.ordering_key is not null as has_key, m.meta
+                  c.ordering_key is not null as has_key, m.meta,
+                  case c.lease_epoch when 1 then greatest(c.created_at, c.deliver_at, c.queued_at) end as due_at
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b
          where b.batch_id in (select h.batch_id from leased h) and b.status = 'PENDING'
@@ -126,7 +128,7 @@ begin
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
            h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes,
-           coalesce(v_flow.has_rules, false) or h.has_key, h.meta
+           coalesce(v_flow.has_rules, false) or h.has_key, h.meta, h.due_at
       from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
@@ -248,7 +250,9 @@ begin
       from unnest(p_msg_ids, p_command_ids) m(msg_id, command_id)
      where not exists (
         select from commandbus.command_bus_command c
-         where c.domain = p_domain and c.command_id = m.command_id and c.msg_id = m.msg_id
+         where c.domain = p_domain and c.command_id = m.command_id
+           -- one that is left to the next receive may not know the number of its message yet
+           and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
            and c.status in ('PENDING', 'IN_PROGRESS'));
     perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_gone);
 end $$;

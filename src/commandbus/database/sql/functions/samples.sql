@@ -109,7 +109,7 @@ create or replace function commandbus.domain_rates(p_domains text[] default null
 returns table (
     domain text, as_of timestamptz, since timestamptz, over_seconds double precision, queued bigint, removed bigint,
     completed bigint, failed bigint, parked bigint, retried bigint, hour_from timestamptz, minutes int[],
-    queued_in bigint[], removed_in bigint[])
+    queued_in bigint[], removed_in bigint[], lost_in bigint[])
 language plpgsql stable as $$
 declare
     v_as_of timestamptz := (select k.started_at from commandbus.command_bus_chore k
@@ -122,7 +122,8 @@ begin
            least(60, extract(epoch from v_as_of - t.since))::double precision,
            coalesce(n.queued, 0)::bigint, coalesce(n.removed, 0)::bigint, coalesce(n.completed, 0)::bigint,
            coalesce(n.failed, 0)::bigint, coalesce(n.parked, 0)::bigint, coalesce(n.retried, 0)::bigint,
-           v_hour, coalesce(h.minutes, '{}'), coalesce(h.queued_in, '{}'), coalesce(h.removed_in, '{}')
+           v_hour, coalesce(h.minutes, '{}'), coalesce(h.queued_in, '{}'), coalesce(h.removed_in, '{}'),
+           coalesce(h.lost_in, '{}')
       from commandbus.command_bus_tally t
       left join (select s.domain, sum(s.queued) as queued, sum(s.removed) as removed,
                         sum(s.completed) as completed, sum(s.failed) as failed, sum(s.parked) as parked,
@@ -132,7 +133,8 @@ begin
       left join (select s.domain,
                         array_agg((extract(epoch from s.at - v_hour) / 60)::int order by s.at) as minutes,
                         array_agg(s.queued order by s.at) as queued_in,
-                        array_agg(s.removed order by s.at) as removed_in
+                        array_agg(s.removed order by s.at) as removed_in,
+                        array_agg(s.failed + s.parked order by s.at) as lost_in
                    from commandbus.command_bus_sample s
                   where s.seconds = 60 and s.at >= v_hour and s.at < v_hour + interval '1 hour'
                   group by 1) h on h.domain = t.domain

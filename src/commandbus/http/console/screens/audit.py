@@ -95,7 +95,7 @@ async def show(view: Show, paging: PageOf50, wanted: Criteria) -> Page:
         chips=_chips(view, **chosen),
         machine=wanted.machine,
         kinds=[("", "every event"), *((each.value, each.value) for each in AuditEventType)],
-        chosen={name: _said(value) for name, value in chosen.items()},
+        chosen={name: "" if value is None else value for name, value in chosen.items()},
         inside={
             each.audit_id: _inside(view, each)
             for each in found.items
@@ -141,10 +141,6 @@ def _plain(view: View) -> dict[str, str]:
     return {name: each for name, each in view.request.query_params.items() if name != "cursor"}
 
 
-def _said(value: Any) -> str:
-    return "" if value is None else value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
 @screen.action("/audit/verify", scope=Scope.OPERATE)
 async def verify(view: Show, form: Fields) -> Response:
     """Compare the audit with its seals, in the background; one verification at a time."""
@@ -157,9 +153,9 @@ async def verify(view: Show, form: Fields) -> Response:
     return view.to("audit", "The verification has begun; its result will be here.")
 
 
-def _chips(view: View, **chosen: object) -> list[tuple[str, str, str]]:
+def _chips(view: View, **chosen: object) -> list[tuple[str, object, str]]:
     return [
-        (name.replace("_", " "), str(value), view.here_with(**{name: None}))
+        (name.replace("_", " "), value, view.here_with(**{name: None}))
         for name, value in chosen.items()
         if value is not None
     ]

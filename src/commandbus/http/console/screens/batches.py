@@ -20,6 +20,7 @@ from commandbus.http.console.forms import Fields
 from commandbus.http.console.headers import REGIONS_HEADER
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.screens.decisions import curl
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import Kind, Problem, not_found
 from commandbus.http.schemas.base import DomainPath, PageOf50
@@ -173,6 +174,11 @@ async def batch(
 # -- retry and cancel
 
 
+def _curl(view: View, batch: BatchMetadata, verb: str) -> str:
+    path = f"/api/v1/command-batches/{batch.domain}/{batch.batch_id}/{verb}"
+    return curl(view, "POST", path, {"reason": "why"})
+
+
 @screen.page("/batches/{domain}/{batch_id}/retry", scope=Scope.OPERATE)
 async def ask_retry(view: Show, domain: DomainPath, batch_id: UUID) -> Page:
     """The page before what failed is sent again."""
@@ -200,6 +206,7 @@ async def ask_retry(view: Show, domain: DomainPath, batch_id: UUID) -> Page:
         ],
         look="primary",
         cli=f"commandbus batch retry {domain} {batch_id}",
+        curl=_curl(view, found, "retry"),
     )
 
 
@@ -254,6 +261,7 @@ async def ask_cancel(view: Show, domain: DomainPath, batch_id: UUID) -> Page:
         in_progress=held,
         choices=[("refuse", "let them go on"), ("request", "ask the workers to end them")],
         cli=f"commandbus batch cancel {domain} {batch_id} --reason '…'",
+        curl=_curl(view, actions.batch, "cancel"),
     )
 
 

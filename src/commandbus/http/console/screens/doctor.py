@@ -12,6 +12,7 @@ from commandbus.http.auth.scopes import reached_domain
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.screens.decisions import curl
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
 from commandbus.http.routes.operations import reached
@@ -124,6 +125,7 @@ async def ask_fix(view: Show, domain: DomainFilter = None) -> Page:
         stays=["What it cannot fix by itself stays as it is.", "Each repair is in the audit."],
         look="primary",
         cli="commandbus doctor --fix",
+        curl=curl(view, "POST", "/api/v1/doctor/fixes", {"run_id": last.run_id, "reason": "why"}),
     )
 
 

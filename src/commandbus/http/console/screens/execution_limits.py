@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+import shlex
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Query
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from commandbus.gates.model import ExecutionLimit, rule_text
 from commandbus.http.console.forms import Fields, Form
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.screens.decisions import curl
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
 from commandbus.http.routes.operations import reached
@@ -97,6 +99,8 @@ async def review(view: Show, domain: DomainPath, form: Fields) -> Page:
             "What finds no room waits, in its order, and loses no attempt.",
         ],
         look="primary",
+        cli=_cli("set", domain, wanted),
+        curl=curl(view, "PUT", _path(domain, wanted.command_type), _body(wanted)),
     )
 
 
@@ -130,6 +134,12 @@ async def ask_clear(
         fields={"command_type": command_type or "", "per_key": "1" if per_key else ""},
         happens=[f"{found.waiting:,} that wait for it become due.", f"It was: {found.rule}."],
         stays=["What runs goes on.", "Other limits hold."],
+        cli=_cli("clear", domain, Wanted(command_type, per_key, None, None, 1.0, None)),
+        curl=curl(
+            view,
+            "DELETE",
+            f"{_path(domain, command_type)}?reason=why{'&per_key=true' if per_key else ''}",
+        ),
     )
 
 
@@ -142,6 +152,31 @@ async def clear(view: Show, domain: DomainPath, form: Fields) -> Response:
     )  # fmt: skip
     notice = "The limit is removed." if was_there else "There was none any more."
     return view.to("execution_limits", notice, domain=domain)
+
+
+def _path(domain: str, command_type: str | None) -> str:
+    return f"/api/v1/limits/{domain}{f'/{command_type}' if command_type else ''}"
+
+
+def _body(wanted: Wanted) -> dict[str, Any]:
+    given = {
+        "max_running": wanted.max_running, "rate": wanted.rate, "burst": wanted.burst,
+        "per_seconds": None if wanted.rate is None else wanted.per,
+        "per_key": wanted.per_key or None, "reason": "why",
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _cli(verb: str, domain: str, wanted: Wanted) -> str:
+    given = {
+        "type": wanted.command_type, "max-running": wanted.max_running, "rate": wanted.rate,
+        "per": None if wanted.rate is None else wanted.per, "burst": wanted.burst,
+    }  # fmt: skip
+    words = ["commandbus", "limits", verb, domain]
+    for name, value in given.items():
+        words += [] if value is None else [f"--{name}", f"{value}"]
+    words += ["--per-key"] * wanted.per_key
+    return shlex.join([*words, "--reason", "why"])
 
 
 def _fields(form: Form) -> dict[str, str]:

@@ -64,6 +64,8 @@ class Strip(NamedTuple):
     hour_from: datetime
     came: list[int | None]
     went: list[int | None]
+    #: About how many of what went failed or were parked.
+    lost: list[int | None]
 
 
 @screen.page("/", live=2.0)
@@ -107,6 +109,7 @@ def strip_of(rates: Iterable[DomainRates]) -> Strip | None:
         known[0].hour_from,
         [_sum(minute) for minute in zip(*(each.in_hour for each in known), strict=True)],
         [_sum(minute) for minute in zip(*(each.out_hour for each in known), strict=True)],
+        [_sum(minute) for minute in zip(*(each.lost_hour for each in known), strict=True)],
     )
 
 

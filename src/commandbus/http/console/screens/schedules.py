@@ -12,6 +12,7 @@ from commandbus.errors import CommandBusError, ScheduleNotFoundError
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.queries import DomainFilter
 from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.screens.decisions import curl
 from commandbus.http.console.view import Show, View
 from commandbus.http.routes.operations import reached
 from commandbus.http.schemas.base import DomainPath, PageOf50
@@ -89,6 +90,7 @@ async def ask_pause(view: Show, domain: DomainPath, name: SchedulePath) -> Page:
         stays=["Commands that it has sent run on.", "Run now still works."],
         look="primary",
         cli=f"commandbus schedule pause {domain} {name} --reason '…'",
+        curl=curl(view, "POST", f"/api/v1/schedules/{domain}/{name}/pause", {"reason": "why"}),
     )
 
 
@@ -105,6 +107,7 @@ async def ask_delete(view: Show, domain: DomainPath, name: SchedulePath) -> Page
         happens=["It is gone, and sends nothing any more. There is no undo: put it again."],
         stays=["Commands that it has sent stay, and run on.", "Its history stays in the audit."],
         cli=f"commandbus schedule delete {domain} {name} --reason '…'",
+        curl=curl(view, "DELETE", f"/api/v1/schedules/{domain}/{name}?reason=why"),
     )
 
 

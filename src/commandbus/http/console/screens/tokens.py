@@ -16,6 +16,7 @@ from commandbus.access.token_rights import TokensOf
 from commandbus.access.visibility import sees_access
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.screens.decisions import curl
 from commandbus.http.console.sign_in import end_session as sign_out_session
 from commandbus.http.console.view import Show, View
 from commandbus.http.problems import not_found
@@ -72,6 +73,7 @@ async def ask_revoke(view: Show, token_id: TokenPath) -> Page:
         ],
         stays=["Other tokens of this user stay.", "What was begun with it goes on."],
         cli=f"commandbus token revoke {token_id} --reason '…'",
+        curl=curl(view, "POST", f"/api/v1/tokens/{token_id}/revoke", {"reason": "why"}),
     )
 
 

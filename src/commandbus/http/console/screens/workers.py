@@ -106,13 +106,14 @@ async def ask_pause(view: Show, domain: DomainPath, command_type: TypeQuery = No
     at = await _stand_of(view, domain)
     what = domain if command_type is None else f"{command_type} of {domain}"
     more = "" if command_type is None else f" --type {command_type}"
+    fields = {} if command_type is None else {"type": command_type}
     return view.page(
         "workers/pause.html",
         f"Pause {what}",
         verb=f"Pause {what}",
         action=view.url("workers.pause", domain=domain),
         back=view.url("workers.domain", domain=domain),
-        fields={} if command_type is None else {"type": command_type},
+        fields=fields,
         happens=[
             f"No worker starts another one of {what}; {at.ready:,} are ready in the domain.",
             "What workers have leased and not started goes back within two seconds.",
@@ -125,6 +126,7 @@ async def ask_pause(view: Show, domain: DomainPath, command_type: TypeQuery = No
         look="primary",
         choices=PAUSES,
         cli=f"commandbus pause {domain}{more} --reason '…'",
+        curl=curl(view, "POST", f"/api/v1/domains/{domain}/pause", {"reason": "why", **fields}),
     )
 
 

@@ -95,13 +95,14 @@ const slot = (number = 0) => new Promise((give) => {
     return new Promise((release) => give(release));
   });
 });
+const problemOf = (data) => data.code === "UNAVAILABLE" ? "The database does not answer" : data.title || "Something failed";
 const poll = async () => {
   try {
     const answer = await fetch(location.href, { headers: { "X-Console-Regions": "poll" }, cache: "no-store" });
     if (answer.redirected || answer.status === 401) { leave(); return; }
     const body = await answer.json();
     lastSign = Date.now();
-    if (!answer.ok) live.problem = body.title || "Something failed";
+    if (!answer.ok) live.problem = problemOf(body);
     else {
       take(body);
       if (body.final) { live.ended = true; showState(); return; }
@@ -127,7 +128,7 @@ async function connect() {
     each.textContent = (number || 0).toLocaleString("en");
   }));
   listen("problem", (data) => {
-    live.problem = data.code === "UNAVAILABLE" ? "The database does not answer" : data.title;
+    live.problem = problemOf(data);
     lastSign = Date.now();
     showState();
   });
