@@ -228,6 +228,11 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule()
     def chores(self) -> None:
+        # What is leased is looked at again after a while; here that while is over.
+        now = (
+            "update commandbus.command_bus_expiry set look_at = clock_timestamp() where domain = %s"
+        )
+        self.run(self.db.rows(f"{now} returning true", self.db.domain))
         self.run(self.db.rows("select commandbus.end_expired()"))
         self.model.end_expired()
         while self.call("tend_gates(%s)"):

@@ -39,8 +39,20 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "outcomes": ("test_second_times", "test_outcomes", "test_locks", "test_transitions"),
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
     "sending": ("test_sending", "test_commands", "test_locks"),
-    "receiving": ("test_second_times", "test_commands", "test_locks", "test_transitions"),
-    "leases": ("test_second_times", "test_outcomes", "test_commands", "test_locks"),
+    "receiving": (
+        "test_receive_guards",
+        "test_second_times",
+        "test_commands",
+        "test_locks",
+        "test_transitions",
+    ),
+    "leases": (
+        "test_lease_guards",
+        "test_second_times",
+        "test_outcomes",
+        "test_commands",
+        "test_locks",
+    ),
     "dispatch": ("test_stored", "test_recovery_rules", "test_cancel_of_stored", "test_dispatch"),
     "recovery": ("test_recovery_rules", "test_stored", "test_recovery_dispatch"),
     "loading": ("test_loads", "test_loading"),
@@ -65,7 +77,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
     "settings": ("test_support",),
-    "flow": ("test_flow_twins", "test_pause", "test_flow", "test_gates", "test_keys"),
+    "flow": (
+        "test_flow_guards",
+        "test_flow_twins",
+        "test_pause",
+        "test_flow",
+        "test_gates",
+        "test_keys",
+    ),
     "pause": ("test_flow_races", "test_flow_twins", "test_time_twins", "test_pause", "test_gates"),
     "expiry": (
         "test_flow_races",
@@ -74,13 +93,19 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_outcomes",
         "test_second_times",
     ),
-    "timetable": ("test_time_twins", "test_flow", "test_reschedule"),
+    "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
-        "test_time_twins",
+        "test_reschedule_guards",
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
-    "gates": ("test_flow_races", "test_flow_twins", "test_gates", "test_gate_races"),
+    "gates": (
+        "test_gate_guards",
+        "test_flow_races",
+        "test_flow_twins",
+        "test_gates",
+        "test_gate_races",
+    ),
     "gate_places": (
         "test_gate_shares",
         "test_new_limits",
@@ -96,12 +121,17 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": (
+        "test_token_guards",
+        "test_gate_guards",
         "test_gate_shares",
         "test_flow_twins",
         "test_gates",
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_chore_guards",
+        "test_gate_guards",
+        "test_gate_chore",
         "test_flow_races",
         "test_flow_twins",
         "test_gates",
@@ -126,10 +156,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_keys",
     ),
     "key_doctor": ("test_key_repair", "test_doctor"),
-    "levels": (
-        "test_time_twins",
-        "test_levels",
-    ),
+    "levels": ("test_level_guards", "test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
         "test_time_twins",
@@ -140,16 +167,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_time_twins",
         "test_schedules",
     ),
-    "unique": (
-        "test_time_twins",
-        "test_unique",
-    ),
-    "unique_sends": ("test_time_twins", "test_unique", "test_sending"),
+    "unique": ("test_unique_twins", "test_unique"),
+    "unique_sends": ("test_unique_twins", "test_unique", "test_sending"),
     "progress": (
         "test_time_twins",
         "test_cancels",
     ),
     "emptying": ("test_emptying",),
+    "handover": ("test_handed_over",),
 }
 
 
@@ -162,7 +187,7 @@ OF_ALL_FAULTS = (
 
 #: How much more likely than any other caller a test is to tell: one that was written for this kind
 #: of guard, one that has told of this function before, one that names it, one of its subject.
-LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 5.0
+LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 8.0
 #: What a test costs at least, in seconds, and what one costs of which that is not known.
 LEAST_COST, USUAL_COST = 0.1, 1.0
 
@@ -221,7 +246,7 @@ class CallMap:
             if f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS:
                 chance *= NAMED
             if file in subjects:
-                chance *= SUBJECT
+                chance *= SUBJECT / (1 + subjects.index(file) / 4)
             if mutant.kind == "if" and can_refuse and "raises" in text:
                 chance *= NAMED
             if file in first:
@@ -243,7 +268,9 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
-            "test_key_twins", "test_gate_twins",
+            "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
+            "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
+            "test_token_guards", "test_reschedule_guards", "test_flow_guards",
         )  # fmt: skip
     return ()
 

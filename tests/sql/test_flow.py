@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, FAILURE, Session
+from tests.sql.test_cancel_of_stored import stored_batch
 
 QUEUE = "pgmq.q_payments__commands"
 
@@ -145,6 +146,24 @@ async def test_a_receive_that_begins_a_batch_leaves_ends_in_others_to_the_next(d
     assert await db.receive() == []
     assert (await db.command(late))["status"] == "CANCELED"
     assert (await db.batch_row(other))["canceled_count"] == 1
+
+
+async def test_what_is_left_to_the_next_receive_keeps_a_message_that_another_program_has_put(
+    db: Session,
+) -> None:
+    _, (late, _) = await stored_batch(db, "optimistic")
+    (running,) = await db.send(batch_id=await db.batch())
+    document = {"command_id": str(late), "type": "Debit", "data": {}}
+    await db.rows("select pgmq.send('payments__commands', %s)", Jsonb(document))
+    await db.rows(
+        "update commandbus.command_bus_command set expires_at = clock_timestamp()"
+        " where command_id = %s", late,
+    )  # fmt: skip
+
+    assert [lease.command_id for lease in await db.receive()] == [running]
+    assert await db.status(late) == "PENDING"
+    assert await db.receive() == []
+    assert await db.status(late) == "CANCELED"
 
 
 async def test_receives_that_begin_batches_crosswise_do_not_wait_for_each_other(

@@ -250,7 +250,9 @@ begin
       from unnest(p_msg_ids, p_command_ids) m(msg_id, command_id)
      where not exists (
         select from commandbus.command_bus_command c
-         where c.domain = p_domain and c.command_id = m.command_id and c.msg_id = m.msg_id
+         where c.domain = p_domain and c.command_id = m.command_id
+           -- one that is left to the next receive may not know the number of its message yet
+           and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
            and c.status in ('PENDING', 'IN_PROGRESS'));
     perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_gone);
 end $$;
