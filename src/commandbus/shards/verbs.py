@@ -171,7 +171,7 @@ async def _submit(call: Call) -> Any:
 
 async def _refuse_decisions_elsewhere(call: Call, domain: str) -> None:
     """A batch of decisions and what it decides about are one transaction, so on one shard."""
-    here = call.sharded.map.shard_of(domain)
+    here = call.sharded.shard_of(domain)
     caller: Caller = call.given["caller"]
     for item in call.given["items"]:
         wanted = item.get("ticket_id") if isinstance(item, dict) else None
