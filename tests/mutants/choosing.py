@@ -129,6 +129,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_place_guards",
         "test_chore_guards",
         "test_gate_guards",
         "test_gate_chore",
@@ -170,10 +171,10 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "unique": ("test_unique_twins", "test_unique"),
     "unique_sends": ("test_unique_twins", "test_unique", "test_sending"),
     "progress": (
-        "test_time_twins",
+        "test_progress_guards",
         "test_cancels",
     ),
-    "emptying": ("test_emptying",),
+    "emptying": ("test_progress_guards", "test_emptying"),
     "handover": ("test_handed_over",),
 }
 
@@ -271,6 +272,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
             "test_token_guards", "test_reschedule_guards", "test_flow_guards",
+            "test_progress_guards", "test_place_guards",
         )  # fmt: skip
     return ()
 
