@@ -15,8 +15,9 @@ from commandbus.handler import HandlerContext
 from commandbus.handlers.router import Handlers
 from commandbus.models import BatchCommand, Command, CommandStatus
 from commandbus.names import new_id
+from commandbus.settings import Settings
 from commandbus.shards import ShardedBus, ShardMap, SpanningBus, apply_map, spanning
-from commandbus.shards.record import adopt
+from commandbus.shards.record import adopt, close_domains
 from commandbus.shards.status import shard_states
 
 pytestmark = pytest.mark.postgres
@@ -221,6 +222,10 @@ async def test_a_domain_moves_while_its_senders_and_workers_go_on(
         ends = [await _completed(shard, [*sent, last]) for shard in (one, two)]
         assert sum(ends) == len(sent) + 1
         assert all(ends)
+        # What it left behind is found by its id.
+        assert await two.get_command("mail", sent[0]) is not None
+        assert (await bus.search.require("mail", sent[0])).status is done
+        assert await bus.get_audit_trail("mail", sent[0])
         await bus.stop()
         await working
 
@@ -250,3 +255,29 @@ async def test_a_domain_that_does_not_become_empty_in_time_is_open_again(
         with pytest.raises(InvalidOperationError, match="1 commands that wait or run"):
             await applying
         await shard.send("mail", "Post", new_id(), {})
+
+
+async def test_a_move_that_was_killed_goes_on_or_is_given_up_by_the_same_call(
+    dsn: str, empty_dsn: str
+) -> None:
+    first, second = a_map(dsn, empty_dsn), a_map(dsn, empty_dsn, 2, mail="one")
+    async with SpanningBus.over(first, settings=Settings()) as bus:
+        await bus.sharded.shard("one")
+        two = await bus.sharded.shard("two")
+        await two.send("mail", "Post", cleared := new_id(), {}, reply_to="")
+        await two.cancel("mail", cleared, "void")
+        # Killed while it was closed: given up with the former map.
+        await close_domains(two._store.gateway, ["mail"])
+        with pytest.raises(DomainMovingError):
+            await bus.send("mail", "Post", new_id(), {})
+        assert await apply_map(first) == {"one": False, "two": False}
+        await bus.send("mail", "Post", cleared := new_id(), {}, reply_to="")
+        await bus.cancel("mail", cleared, "void")
+        # Killed when only the shard that it leaves was told: it is on none.
+        assert await adopt(two._store.gateway, "two", second)
+        with pytest.raises(DomainMovingError, match="the move is not over, repeat the call"):
+            await bus.send("mail", "Post", wanted := new_id(), {})
+        assert await apply_map(second, closes=True) == {"one": True, "two": False}
+        await bus.send("mail", "Post", wanted, {})
+        one = await bus.sharded.shard("one")
+        assert await one.get_command("mail", wanted) is not None
