@@ -189,3 +189,17 @@ async def test_a_gate_that_another_session_has_stays(db: Session, session: Open,
     await somebody.conn.rollback()
     await db.rows(f"select commandbus.{verb}", DOMAIN)
     assert await gates(db) == []
+
+
+async def test_a_gate_in_use_stays_whatever_has_become_of_one_of_that_name_elsewhere(
+    db: Session, other: Session
+) -> None:
+    await limited(db, other)
+    for each in (db, other):
+        await each.send()
+        await each.receive()
+    await other.rows("delete from commandbus.command_bus_slot where domain = %s", OTHER)
+    assert await other.value("select commandbus.clear_limit(%s, 'Debit')", OTHER)
+    for verb in ("drop_unused_gates(%s, 100)", "repair_places(%s)"):
+        await db.rows(f"select commandbus.{verb}", DOMAIN)
+    assert (await gates(db), await gates(other)) == (["l:t:Debit"], ["l:t:Debit"])
