@@ -1004,6 +1004,10 @@ function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 6aa63efa262f04e540b3635ee9038f97
+function commandbus.close_domains(p_domains text[]) returns void
+    plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body b5c11f8ea41ca7e8bf70adbb2742c74a
+function commandbus.closed_domains() returns SETOF text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 19ee210b7d2be2a2291bf994f3da37a7
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_events(p_domain text, p_command_id uuid, p_viewer text DEFAULT NULL::text, p_most integer DEFAULT 200, p_ends integer DEFAULT 50) returns TABLE(event commandbus.command_bus_audit, left_out integer)
@@ -1155,7 +1159,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 67d70622018271dc2ca8dc1c879da5e6
+    sql, immutable, body de264740152544190047fd4b30012d7a
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1327,7 +1331,7 @@ function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p
 function commandbus.left_in_domain(p_domain text) returns TABLE(what text, amount bigint)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0edf988006e691723244c7a77bba14b1
 function commandbus.let_domain_go(p_domain text) returns void
-    plpgsql, volatile, body 09314e117e62c79537518e0768f3d5b7
+    plpgsql, volatile, body ea393da8427e1c69dbe79db5a643945e
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
     sql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 9c86e32c56d0c9fc692594f1c9f02419
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -1442,6 +1446,8 @@ function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_r
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
 function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_skips_known boolean DEFAULT false, p_sent_by text DEFAULT NULL::text) returns TABLE(n integer, verdict text, command_id uuid)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0775fbfabaea75eab4c11620b0fdfa3c
+function commandbus.open_domains() returns SETOF text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 108079d5cfe2a1f93a1efd4d868b0bb7
 function commandbus.open_gates(p_domain text, p_now timestamp with time zone) returns TABLE(gate text, room integer)
     plpgsql, volatile, body a79734778164f31f530422f08b21009a
 function commandbus.operation_details() returns jsonb
@@ -1588,6 +1594,8 @@ function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uu
     plpgsql, volatile, body bcc1304f4a073bcd807f1afaab13cb5d
 function commandbus.refuse_left_domain() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 66464fd0cfd7d135f2f540742b9f6d2e
+function commandbus.refuse_moving_domain() returns trigger
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 9b8881660dd220173880ccc4283908f1
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
@@ -1595,7 +1603,7 @@ function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
 function commandbus.refuse_seal_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
 function commandbus.refuse_shard(p_map commandbus.command_bus_shard, p_domain text) returns void
-    plpgsql, volatile, body df737211849a1930411738b85fc4c29a
+    plpgsql, volatile, body a971593cbed4b7d5ed50f3e33e06a6de
 function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due timestamp with time zone, p_is_later boolean, p_is_strict boolean) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void

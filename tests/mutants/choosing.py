@@ -77,7 +77,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
     "settings": ("test_support",),
-    "flow": ("test_flow_twins", "test_pause", "test_flow", "test_gates", "test_keys"),
+    "flow": (
+        "test_flow_guards",
+        "test_flow_twins",
+        "test_pause",
+        "test_flow",
+        "test_gates",
+        "test_keys",
+    ),
     "pause": ("test_flow_races", "test_flow_twins", "test_time_twins", "test_pause", "test_gates"),
     "expiry": (
         "test_flow_races",
@@ -88,7 +95,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
-        "test_time_twins",
+        "test_reschedule_guards",
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
@@ -114,6 +121,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": (
+        "test_token_guards",
         "test_gate_guards",
         "test_gate_shares",
         "test_flow_twins",
@@ -121,6 +129,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_place_guards",
         "test_chore_guards",
         "test_gate_guards",
         "test_gate_chore",
@@ -148,7 +157,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_keys",
     ),
     "key_doctor": ("test_key_repair", "test_doctor"),
-    "levels": ("test_timetable_guards", "test_levels"),
+    "levels": ("test_level_guards", "test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
         "test_time_twins",
@@ -162,10 +171,10 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "unique": ("test_unique_twins", "test_unique"),
     "unique_sends": ("test_unique_twins", "test_unique", "test_sending"),
     "progress": (
-        "test_time_twins",
+        "test_progress_guards",
         "test_cancels",
     ),
-    "emptying": ("test_emptying",),
+    "emptying": ("test_progress_guards", "test_emptying"),
     "handover": ("test_handed_over",),
 }
 
@@ -179,7 +188,7 @@ OF_ALL_FAULTS = (
 
 #: How much more likely than any other caller a test is to tell: one that was written for this kind
 #: of guard, one that has told of this function before, one that names it, one of its subject.
-LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 5.0
+LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 8.0
 #: What a test costs at least, in seconds, and what one costs of which that is not known.
 LEAST_COST, USUAL_COST = 0.1, 1.0
 
@@ -238,7 +247,7 @@ class CallMap:
             if f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS:
                 chance *= NAMED
             if file in subjects:
-                chance *= SUBJECT
+                chance *= SUBJECT / (1 + subjects.index(file) / 4)
             if mutant.kind == "if" and can_refuse and "raises" in text:
                 chance *= NAMED
             if file in first:
@@ -262,6 +271,8 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
+            "test_token_guards", "test_reschedule_guards", "test_flow_guards",
+            "test_progress_guards", "test_place_guards",
         )  # fmt: skip
     return ()
 

@@ -141,3 +141,17 @@ async def test_a_lapsed_twin_is_left_to_its_own_domain(db: Session, other: Sessi
     await other.lapse(theirs)
     assert await cancels(db, command_id)
     assert await other.status(command_id) == "IN_PROGRESS"
+
+
+async def test_a_lease_that_holds_stays_where_its_lapsed_twin_has_the_number_of_another(
+    db: Session, other: Session
+) -> None:
+    command_id = uuid4()
+    await db.send(command_id)
+    (held,) = await db.receive()
+    await db.send()
+    await other.send()
+    await other.send(command_id)
+    await other.receive()
+    await pause(db, "select commandbus.pause_domain(%s, 'why')")
+    assert not await cancels(db, held.command_id)

@@ -137,16 +137,18 @@ async def test_an_old_snapshot_minds_no_change_of_a_twin_that_holds_the_same_key
 # -- replacing
 
 
+async def waits_for_a_minute(db: Session, command_id: UUID) -> None:
+    await db.send(uuid4(), delay_seconds=30)
+    sent = await offer(db, command_id, **KEY, expires_in_seconds=600)
+    assert sent == [("sent", command_id)]
+
+
 async def test_a_replacement_changes_the_command_of_its_domain_and_no_other(
     db: Session, other: Session
 ) -> None:
     """Theirs belongs to a batch, and its first payload is an hour old: that is nothing to ours."""
     command_id = uuid4()
-    for each in (other, db):
-        await each.send(uuid4(), delay_seconds=30)
-        assert await offer(each, command_id, **KEY, expires_in_seconds=600) == [
-            ("sent", command_id)
-        ]
+    await waits_for_a_minute(other, command_id)
     await other.rows(
         "update commandbus.command_bus_command set batch_id = %s where domain = %s",
         await other.batch(), OTHER,
@@ -155,6 +157,7 @@ async def test_a_replacement_changes_the_command_of_its_domain_and_no_other(
         "update commandbus.command_bus_unique set first_at = first_at - interval '1 hour'"
         " where domain = %s", OTHER,
     )  # fmt: skip
+    await waits_for_a_minute(db, command_id)
     before, ours = await everything_of(other), await db.queued()
     more: dict[str, Any] = {"data": {"n": 2}, "delay_seconds": 300, "max_wait_seconds": 600}
     assert await offer(db, uuid4(), **REPLACING, **more) == [("replaced", command_id)]
@@ -177,6 +180,20 @@ async def test_a_sender_of_a_twin_replaces_nothing_here(db: Session, other: Sess
     with pytest.raises(psycopg.Error) as info:
         await offer(db, uuid4(), sent_by="ann", **REPLACING)
     assert info.value.sqlstate == "CB003"
+
+
+async def test_who_holds_a_key_is_told_once_though_it_has_a_twin(
+    db: Session, other: Session
+) -> None:
+    command_id = uuid4()
+    for each in (other, db):
+        await offer(each, command_id, unique_key="k")
+    document = {"command_id": str(uuid4()), "type": "Debit", "data": {}, "unique_key": "k"}
+    rows = await db.rows(
+        "select * from commandbus.send_unique_for(%s, %s, array['\\x01'::bytea], %s)",
+        DOMAIN, Jsonb(document), Jsonb({"user": "ann", "may_bypass": False, "declared": []}),
+    )  # fmt: skip
+    assert [(row["verdict"], row["command_id"]) for row in rows] == [("held", command_id)]
 
 
 # -- keys that are over

@@ -145,10 +145,11 @@ def answers(url: str) -> None:
     """Wait until the service does."""
     for _ in range(300):
         try:
-            if httpx2.get(f"{url}/healthz").status_code == 200:
+            if httpx2.get(f"{url}/livez").status_code == 200:
                 return
         except httpx2.HTTPError:
-            time.sleep(0.1)
+            pass
+        time.sleep(0.1)
     raise AssertionError("the service does not answer")
 
 

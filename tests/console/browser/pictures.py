@@ -14,12 +14,24 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from commandbus import Settings
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.wiring import migrate_database
 from tests.console.browser.chromium import Window, chromium, missing
 from tests.console.browser.seeded import addresses, deployment, full
 
+#: An hour as one may have been: since twelve minutes an account is missing.
+HOUR = (
+    "update commandbus.command_bus_tally set since = now() - interval '1 day'",
+    "delete from commandbus.command_bus_sample where seconds = 60",
+    "insert into commandbus.command_bus_sample (seconds, at, domain, queued, removed, completed,"
+    " failed, parked, retried) select 60, date_trunc('minute', now()) - n * interval '1 minute', d,"
+    " 900 + 300 * sin(n / 7.0) + n * 37 % 60, 880 + 280 * sin(n / 7.0) + n * 53 % 80, 800, 0,"
+    " case when d = 'payments' and n between 1 and 12 then 160 - n * 9 else 0 end, 0"
+    " from generate_series(1, 60) n, unnest(array['email', 'payments']) d",
+)
 WIDTHS = (390, 820, 1440)
 THEMES = ("light", "dark")
 
@@ -57,6 +69,9 @@ def main(folder: Path) -> None:
         with EmbeddedPostgres(data) as database:
             _run(migrate_database(database.dsn, Settings()))
             with deployment(database.dsn, full) as (service, world), chromium() as browser:
+                with psycopg.connect(database.dsn, autocommit=True) as connection:
+                    for statement in HOUR:
+                        connection.execute(statement.encode())
                 window = Window(browser, service.url)
                 window.page.goto(f"{service.url}/console/sign-in")
                 window.page.screenshot(path=str(folder / "sign-in-1440-light.png"))

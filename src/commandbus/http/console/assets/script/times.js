@@ -18,6 +18,7 @@ const showTimes = (within = document) => {
     const text = isNear ? relative(time) : whole;
     if (element.textContent !== text) element.textContent = text;
     if (element.title !== whole) element.title = whole;
+    element.classList.toggle("near", isNear);
   }
   for (const element of all("[data-zone]", within)) element.textContent = zone();
 };
