@@ -92,14 +92,12 @@ async def test_a_function_that_was_changed_and_an_index_that_failed_are_named(
 
 def test_every_code_is_injected_but_those_that_sql_cannot_bring_about() -> None:
     # those of seals, roles and tokens are brought about in tests/security, those of keys in
-    # tests/sql/test_key_repair.py, the pause in tests/sql/test_pause.py, a missing shard in
-    # tests/integration/test_spanning_bus.py
+    # tests/sql/test_key_repair.py, the pause in tests/sql/test_pause.py
     assert set(FINDINGS) - set(SEAL_FINDINGS) - set(INJECTED.values()) == SURROUNDINGS | {
         "SERVER_ONLY_READS",
         "FUNCTION_CHANGED", "INDEX_INVALID", "SCHEMA_OLD", "PGMQ_LACKS", "RIGHTS_MISSING",
         "QUEUE_PARTITIONED", "NOTIFY_QUEUE_FULL", "VACUUM_HELD_BACK",
-        "CLOCK_DIFFERENCE", "SHARD_MISSING", "CHECK_FAILED", "FUNCTION_OPEN", "ROLE_RIGHTS",
-        "ROLE_OWNER",
+        "CLOCK_DIFFERENCE", "CHECK_FAILED", "FUNCTION_OPEN", "ROLE_RIGHTS", "ROLE_OWNER",
         "TOKEN_PEPPER", "TOKEN_UNPEPPERED", "TOKEN_ENDLESS", "KEY_BLOCKED", "KEY_STANDS",
         "KEY_PLACE_UNKNOWN", "KEY_PLACE_LOST", "DOMAIN_PAUSED", "SHARD_MISSING",
     }  # fmt: skip
