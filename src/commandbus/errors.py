@@ -28,7 +28,8 @@
     │   ├── RepeatedIdError             the id is twice in one list, and nothing was sent
     │   └── UniqueKeyHeldError          another command holds the unique key
     ├── InvalidOperationError           the command is not in a state that allows it
-    │   └── DomainPausedError           a worker was to empty the queue of a paused domain
+    │   ├── DomainPausedError           a worker was to empty the queue of a paused domain
+    │   └── DomainMovedError            the domain is on another shard
     ├── LeaseLostError                  another worker has leased the command
     ├── CommandCanceledError            somebody asked for the end of the command that runs
     ├── PayloadLostError                the archive no longer has the payload
@@ -39,6 +40,7 @@
     ├── InvalidResultError              it completed, and its result is not of the declared type
     └── DatabaseError                   the call was right; the database could not do it
         ├── DatabaseUnavailableError    no server, one that only reads, connection cut
+        │   └── DomainMovingError       the domain is on its way to another shard
         ├── SchemaVersionError
         │   ├── SchemaMissingError      never initialised
         │   ├── SchemaTooOldError       run `commandbus db migrate`
@@ -332,6 +334,10 @@ class DomainPausedError(InvalidOperationError):
         super().__init__(f"domain {domain!r} is paused; what waits there runs once it is resumed")
 
 
+class DomainMovedError(InvalidOperationError):
+    """The domain is on another shard than this database; nothing was written."""
+
+
 class LeaseLostError(CommandBusError):
     """The lease lapsed and another worker has the command now; nothing was changed."""
 
@@ -384,6 +390,10 @@ class DatabaseUnavailableError(DatabaseError):
     took_long: bool = False
     #: The shard that it is about, where there are several databases and it is known.
     shard: str | None = None
+
+
+class DomainMovingError(DatabaseUnavailableError):
+    """The domain is on its way to another shard; nothing was written, repeat the call."""
 
 
 class SchemaVersionError(DatabaseError):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from commandbus.bus import CommandBus
-from commandbus.errors import InvalidOperationError, InvalidSettingError
+from commandbus.errors import DomainMovingError, InvalidOperationError, InvalidSettingError
 from commandbus.handler import HandlerContext
 from commandbus.handlers.router import Handlers
-from commandbus.models import BatchCommand, Command
+from commandbus.models import BatchCommand, Command, CommandStatus
 from commandbus.names import new_id
-from commandbus.shards import ShardedBus, ShardMap, apply_map
-from commandbus.shards.record import adopt
+from commandbus.settings import Settings
+from commandbus.shards import ShardedBus, ShardMap, SpanningBus, apply_map, spanning
+from commandbus.shards.record import adopt, close_domains
+from commandbus.shards.status import shard_states
 
 pytestmark = pytest.mark.postgres
 
@@ -188,3 +191,93 @@ async def is_waiting(dsn: str) -> bool:
         )
         row = await cursor.fetchone()
         return row is not None and bool(row[0])
+
+
+async def test_a_domain_moves_while_its_senders_and_workers_go_on(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spanning, "FOLLOW_SECONDS", 0.05)
+    first, second = a_map(dsn, empty_dsn), a_map(dsn, empty_dsn, 2, mail="one")
+    await apply_map(first)
+    sent: list[UUID] = []
+    async with SpanningBus.over(first, handlers=posting()) as bus:
+        working = asyncio.create_task(bus.run_worker("mail"))
+
+        async def send() -> None:
+            while bus.sharded.shard_of("mail") == "two" or len(sent) < 20:
+                command_id = new_id()
+                await bus.send("mail", "Post", command_id, {}, reply_to="", retry_for=60)
+                sent.append(command_id)
+
+        sending = asyncio.create_task(send())
+        while not sent:
+            await asyncio.sleep(0.01)
+        assert await apply_map(second, wait_seconds=60, closes=True) == {"one": True, "two": True}
+        await sending
+        await bus.send("mail", "Post", last := new_id(), {}, reply_to="")
+        done = CommandStatus.COMPLETED
+        while (await bus.search.require("mail", last)).status is not done:
+            await asyncio.sleep(0.01)
+        one, two = await bus.sharded.shard("one"), await bus.sharded.shard("two")
+        ends = [await _completed(shard, [*sent, last]) for shard in (one, two)]
+        assert sum(ends) == len(sent) + 1
+        assert all(ends)
+        # What it left behind is found by its id.
+        assert await two.get_command("mail", sent[0]) is not None
+        assert (await bus.search.require("mail", sent[0])).status is done
+        assert await bus.get_audit_trail("mail", sent[0])
+        await bus.stop()
+        await working
+
+
+async def _completed(bus: CommandBus, ids: list[UUID]) -> int:
+    """How often any of them was completed in one database."""
+    trails = [await bus.get_audit_trail("mail", each) for each in ids]
+    return sum(event.event_type == "COMPLETED" for trail in trails for event in trail)
+
+
+async def test_a_domain_that_does_not_become_empty_in_time_is_open_again(
+    dsn: str, empty_dsn: str
+) -> None:
+    first, second = a_map(dsn, empty_dsn), a_map(dsn, empty_dsn, 2, mail="one")
+    async with ShardedBus.connect(first) as bus:
+        shard = await bus.on("mail")
+        await shard.send("mail", "Post", new_id(), {})
+        said: list[str] = []
+        applying = asyncio.create_task(
+            apply_map(second, wait_seconds=1, closes=True, tell=said.append)
+        )
+        while not said:
+            await asyncio.sleep(0.01)
+        with pytest.raises(DomainMovingError, match="is being moved to another shard"):
+            await shard.send("mail", "Post", new_id(), {})
+        assert [each.closed for each in await shard_states(first)] == [[], ["mail"]]
+        with pytest.raises(InvalidOperationError, match="1 commands that wait or run"):
+            await applying
+        await shard.send("mail", "Post", new_id(), {})
+
+
+async def test_a_move_that_was_killed_goes_on_or_is_given_up_by_the_same_call(
+    dsn: str, empty_dsn: str
+) -> None:
+    first, second = a_map(dsn, empty_dsn), a_map(dsn, empty_dsn, 2, mail="one")
+    async with SpanningBus.over(first, settings=Settings()) as bus:
+        await bus.sharded.shard("one")
+        two = await bus.sharded.shard("two")
+        await two.send("mail", "Post", cleared := new_id(), {}, reply_to="")
+        await two.cancel("mail", cleared, "void")
+        # Killed while it was closed: given up with the former map.
+        await close_domains(two._store.gateway, ["mail"])
+        with pytest.raises(DomainMovingError):
+            await bus.send("mail", "Post", new_id(), {})
+        assert await apply_map(first) == {"one": False, "two": False}
+        await bus.send("mail", "Post", cleared := new_id(), {}, reply_to="")
+        await bus.cancel("mail", cleared, "void")
+        # Killed when only the shard that it leaves was told: it is on none.
+        assert await adopt(two._store.gateway, "two", second)
+        with pytest.raises(DomainMovingError, match="the move is not over, repeat the call"):
+            await bus.send("mail", "Post", wanted := new_id(), {})
+        assert await apply_map(second, closes=True) == {"one": True, "two": False}
+        await bus.send("mail", "Post", wanted, {})
+        one = await bus.sharded.shard("one")
+        assert await one.get_command("mail", wanted) is not None

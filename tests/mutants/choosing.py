@@ -129,6 +129,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_place_guards",
         "test_chore_guards",
         "test_gate_guards",
         "test_gate_chore",
@@ -170,10 +171,10 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "unique": ("test_unique_twins", "test_unique"),
     "unique_sends": ("test_unique_twins", "test_unique", "test_sending"),
     "progress": (
-        "test_time_twins",
+        "test_progress_guards",
         "test_cancels",
     ),
-    "emptying": ("test_emptying",),
+    "emptying": ("test_progress_guards", "test_emptying"),
     "handover": ("test_handed_over",),
 }
 
@@ -188,6 +189,8 @@ OF_ALL_FAULTS = (
 #: How much more likely than any other caller a test is to tell: one that was written for this kind
 #: of guard, one that has told of this function before, one that names it, one of its subject.
 LIKELY, KILLER, NAMED, SUBJECT = 10.0, 8.0, 2.0, 8.0
+#: Mutants of what is locked, and in which order.
+LOCKS = {"lock order", "for update", "skip locked"}
 #: What a test costs at least, in seconds, and what one costs of which that is not known.
 LEAST_COST, USUAL_COST = 0.1, 1.0
 
@@ -235,6 +238,7 @@ class CallMap:
             if mutant.function in _text_of(test) or (can_refuse and _file_of(test) in subjects)
         }
         first = _likely(mutant)
+        is_lock = mutant.kind in LOCKS
         killers = self._killers.get(mutant.function, [])
 
         def worth(test: str) -> float:
@@ -251,7 +255,7 @@ class CallMap:
                 chance *= NAMED
             if file in first:
                 chance *= LIKELY
-            else:  # who calls much is about something else
+            if file not in first or is_lock:  # who calls much is about something else
                 chance /= max(len(self.calls[test]), 10) ** 0.5
             return chance / (LEAST_COST + self.took.get(test, USUAL_COST))
 
@@ -260,7 +264,7 @@ class CallMap:
 
 def _likely(mutant: Mutant) -> tuple[str, ...]:
     """The files that were written for this kind of guard."""
-    if mutant.kind in {"lock order", "for update", "skip locked"}:
+    if mutant.kind in LOCKS:
         return ("test_lock_order", "test_flow_races")
     if "pruning_since" in mutant.was:
         return ("test_retention",)
@@ -271,6 +275,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
             "test_token_guards", "test_reschedule_guards", "test_flow_guards",
+            "test_progress_guards", "test_place_guards",
         )  # fmt: skip
     return ()
 

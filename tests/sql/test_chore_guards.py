@@ -171,3 +171,54 @@ async def test_a_domain_whose_row_another_session_has_keeps_its_mark_until_the_n
     assert await tend(db) == 0
     await somebody.conn.rollback()
     assert (await flow_row(db))["has_rules"]
+
+
+# -- pauses of types that are over
+
+
+async def pause_is_over(*sessions: Session) -> None:
+    for each in sessions:
+        await each.send()
+        await each.value(
+            "select commandbus.pause_type(%s, 'Debit', 'why', now() + interval '1 hour')",
+            each.domain,
+        )
+        await each.rows(
+            "update commandbus.command_bus_flow_rule set paused_until = clock_timestamp()"
+            " where domain = %s",
+            each.domain,
+        )
+
+
+async def paused(db: Session) -> set[str]:
+    rows = await db.rows(
+        "select domain from commandbus.command_bus_flow_rule where paused_at is not null"
+    )
+    return {row["domain"] for row in rows}
+
+
+async def test_a_pause_stays_until_a_turn_that_has_the_row_of_its_domain(
+    db: Session, other: Session, session: Open
+) -> None:
+    await pause_is_over(db, other)
+    somebody = await session()
+    await somebody.rows(
+        "select from commandbus.command_bus_flow where domain = %s for update", DOMAIN
+    )
+    assert await tend(db) == 0
+    assert await paused(db) == {DOMAIN, OTHER}
+    await somebody.conn.rollback()
+    assert await tend(db) == 0
+    assert await paused(db) == {OTHER}
+
+
+async def test_a_turn_that_ends_no_pause_has_no_row_that_others_wait_for(
+    db: Session, other: Session, session: Open
+) -> None:
+    await pause_is_over(other)
+    await limit(db, max_running=1)
+    chore = await session()
+    assert await tend(chore) == 0
+    await db.rows("set lock_timeout = '2s'")
+    await limit(db, max_running=2)
+    await chore.conn.rollback()

@@ -77,3 +77,18 @@ async def test_what_does_not_wait_is_refused_for_that_and_not_for_its_expiry(
         await reschedule(db, command_id)
     assert info.value.sqlstate == "CB003"
     assert "expires" not in str(info.value)
+
+
+async def test_who_leaves_a_limit_takes_no_twin_along(db: Session, other: Session) -> None:
+    waits = uuid4()
+    for each in (other, db):
+        await each.value(
+            "select commandbus.set_limit(%s, 'Debit', p_max_running => 1)", each.domain
+        )
+        await each.send()
+        await each.receive()
+        await each.send(waits)
+        await each.receive()
+    await reschedule(db, waits)
+    rows = await db.rows("select domain from commandbus.command_bus_waiting")
+    assert [row["domain"] for row in rows] == [OTHER]

@@ -48,6 +48,7 @@ async def one_runs(db: Session, *waits: UUID, **more: Any) -> None:
     """At a limit of one."""
     await db.value("select commandbus.set_limit(%s, 'Debit', p_max_running => 1)", db.domain)
     await db.send()
+    await db.receive()  # before the others: they may go first by their level
     for command_id in waits:
         await db.send(command_id, **more)
     await db.receive()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -50,6 +52,13 @@ class StandIn:
         self._stopped.set()
 
 
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Other tests look at what the collector finds."""
+    yield
+    gc.unfreeze()
+
+
 def serving(bus: StandIn, *domains: str) -> asyncio.Task[bool]:
     workers = Workers(list(domains), concurrency=3, vt_seconds=20, no_notify=True)
     return asyncio.create_task(serve(cast("CommandBus", bus), "shop:setup", workers))
@@ -72,6 +81,17 @@ async def test_all_domains_are_served_with_the_options_given() -> None:
         "include_delayed": False,
     }
     assert bus.cancelled == []
+
+
+async def test_what_is_there_when_workers_begin_is_kept_from_the_garbage_collector() -> None:
+    bus = StandIn()
+    before = gc.get_freeze_count()
+    task = serving(bus)
+    await bus.running.wait()
+    frozen = gc.get_freeze_count()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert frozen > before + 10_000
 
 
 async def test_a_domain_that_is_named_twice_is_served_once() -> None:

@@ -59,3 +59,12 @@ def test_map_refuses_a_domain_without_a_shard_when_there_is_no_default() -> None
 def test_map_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettingError, match="No such file"):
         ShardMap.from_file(tmp_path / "none.toml")
+
+
+def test_what_belongs_to_no_domain_is_on_the_home_shard_the_default_or_the_first() -> None:
+    shards = {"one": "host=a", "two": "host=b", "three": "host=c"}
+    assert ShardMap(shards, {}, "two", home="three").home_shard == "three"
+    assert ShardMap(shards, {}, "two").home_shard == "two"
+    assert ShardMap(shards).home_shard == "one"
+    with pytest.raises(InvalidSettingError, match="what belongs to no domain is on shard 'four'"):
+        ShardMap(shards, home="four")

@@ -25,6 +25,8 @@ from commandbus.errors import (
     CommandNotFoundError,
     DatabaseError,
     DatabaseUnavailableError,
+    DomainMovedError,
+    DomainMovingError,
     DuplicateCommandError,
     GovernedTypeError,
     InvalidInputError,
@@ -55,6 +57,8 @@ OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
     "CB011": (GovernedTypeError, '["ORDERS"]'),
     "CB012": (InvalidInputError, None),
     "CB017": (UniqueKeyHeldError, f'{{"unique_key": "k", "command_id": "{ID}"}}'),
+    "CB018": (DomainMovedError, None),
+    "CB019": (DomainMovingError, None),
 }
 
 

@@ -63,7 +63,7 @@ def repeatable(
     """The same error for one caller, who may send the same ids again."""
     which = f"the same id ({ids[0]})" if len(ids) == 1 else "the same ids"
     # A new one: callers who shared a commit share its error.
-    found = DatabaseUnavailableError(f"{error}. It is safe to send it again with {which}")
+    found = type(error)(f"{error}. It is safe to send it again with {which}")
     found.is_temporary, found.may_repeat = error.is_temporary, True
     return found
 

@@ -23,6 +23,8 @@ from commandbus.errors import (
     CommandNotFoundError,
     DatabaseError,
     DatabaseUnavailableError,
+    DomainMovedError,
+    DomainMovingError,
     DuplicateCommandError,
     GovernedTypeError,
     InvalidInputError,
@@ -199,6 +201,8 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         "CB008": InvalidOperationError,
         "CB009": InvalidOperationError,
         "CB012": InvalidInputError,
+        "CB018": DomainMovedError,
+        "CB019": DomainMovingError,
     }.get(state)
     if plain is not None:
         return plain(redact_text(message))

@@ -19,6 +19,7 @@ from commandbus.errors import (
     CommandBusError,
     CommandNotFoundError,
     DatabaseUnavailableError,
+    DomainMovingError,
     DuplicateCommandError,
     GovernedTypeError,
     InvalidBatchRequestError,
@@ -170,6 +171,8 @@ def problem_of(error: CommandBusError) -> Problem:
             return Problem(Kind.NOT_FOUND, _shown(error))
         case _ if isinstance(error, _CONFLICT):
             return Problem(Kind.CONFLICT, _shown(error))
+        case DomainMovingError():
+            return unavailable(_shown(error))
         case DatabaseUnavailableError(shard=str(shard)):
             return unavailable(
                 f"the database of shard {shard} does not answer; nothing is known to be changed, "

@@ -50,7 +50,7 @@ _SUPPRESSING = (
 )  # fmt: skip
 
 # Without the function around each, if there is one that we know: these are called for each command.
-_runtime = getattr(contexts, "_RUNTIME_CONTEXT", contexts)
+_runtime = getattr(contexts, "_RUNTIME_CONTEXT", None) or contexts
 _attach, _current = _runtime.attach, _runtime.get_current
 #: Under which a context has its span: to write it there oneself costs less than to ask for it.
 (_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())

@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from commandbus.bus import CommandBus
-from commandbus.errors import DatabaseUnavailableError, InvalidOperationError, InvalidSettingError
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
+    InvalidOperationError,
+    InvalidSettingError,
+)
 from commandbus.settings import Settings, check_number
 from commandbus.shards.map import ShardMap
-from commandbus.shards.record import adopt, domains_here, record_of
+from commandbus.shards.record import (
+    adopt,
+    close_domains,
+    domains_here,
+    open_domains,
+    record_of,
+)
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
@@ -26,9 +37,13 @@ async def apply_map(
     *,
     settings: Settings | None = None,
     wait_seconds: float = 0.0,
+    closes: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> dict[str, bool]:
     """Tell all shards of this map; by name, whether it was new to them.
+
+    `closes`: nothing new is let into the domains that leave while they are waited for; senders get
+    DomainMovingError, and repeat the call. If the map is not taken in time they are open again.
 
     All must be up. A domain that the map takes from a shard must have nothing to do there any more;
     that is waited for. Shards that lose domains are told first, so that no domain is on two. After
@@ -42,10 +57,19 @@ async def apply_map(
             for name, address in shards.shards.items()
         }
         await _refuse_forgotten(shards, gateways)
-        losing = [name for name in gateways if await _loses(shards, name, gateways[name])]
+        losing = {name: await _leaving(shards, name, gateways[name]) for name in gateways}
         done: dict[str, bool] = {}
-        for name in [*losing, *(name for name in gateways if name not in losing)]:
-            done[name] = await _adopt(shards, name, gateways[name], end, tell)
+        try:
+            if closes:
+                for name in filter(losing.get, gateways):
+                    await _close(gateways[name], losing[name], end)
+            for name in sorted(gateways, key=lambda name: not losing[name]):
+                done[name] = await _adopt(shards, name, gateways[name], end, tell)
+        finally:
+            # Those that stay, also after a move that was given up; one that has left stays closed.
+            for gateway in gateways.values():
+                with suppress(CommandBusError):  # `shards status` shows what is closed
+                    await open_domains(gateway)
         return {name: done[name] for name in shards.shards}
 
 
@@ -72,10 +96,22 @@ async def _refuse_forgotten(shards: ShardMap, gateways: dict[str, Gateway]) -> N
             )
 
 
-async def _loses(shards: ShardMap, name: str, gateway: Gateway) -> bool:
+async def _leaving(shards: ShardMap, name: str, gateway: Gateway) -> list[str]:
     here = await domains_here(gateway)
-    kept = {domain for domain in here if shards.find(domain) == name}
-    return any(domain not in kept and not has_left for domain, has_left in here.items())
+    return [each for each, has_left in here.items() if not has_left and shards.find(each) != name]
+
+
+async def _close(gateway: Gateway, domains: list[str], end: float) -> None:
+    while True:
+        try:
+            await close_domains(gateway, domains)
+        except DatabaseUnavailableError:
+            # A transaction that has sent is open for long: senders must not wait behind us.
+            if time.monotonic() >= end:
+                raise
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            return
 
 
 async def _adopt(

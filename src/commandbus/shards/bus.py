@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 
 from commandbus.bus import CommandBus
@@ -17,6 +17,7 @@ from commandbus.errors import (
 )
 from commandbus.handlers.router import Handlers
 from commandbus.middleware.base import Middleware
+from commandbus.names import check_domain
 from commandbus.opening import Opening
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout
@@ -36,9 +37,16 @@ class ShardedBus(MergedReads):
     """
 
     def __init__(
-        self, shards: ShardMap, connect: Callable[[str], AbstractAsyncContextManager[CommandBus]]
+        self,
+        shards: ShardMap,
+        connect: Callable[[str], AbstractAsyncContextManager[CommandBus]],
+        *,
+        follows: bool = False,
     ) -> None:
         self.map = shards
+        #: Whether domains are where the newest map that a database knows puts them.
+        self._follows = follows
+        self._newest: ShardRecord | None = None
         #: Listings of all shards in one order.
         self.pages = MergedPages(self)
         self._connect = connect
@@ -79,12 +87,51 @@ class ShardedBus(MergedReads):
 
         InvalidSettingError: by the map that the database knows the domain is elsewhere.
         """
-        name = self.map.shard_of(domain)
+        name = self.shard_of(domain)
         bus = await self.shard(name)
+        if self._follows:
+            return bus  # the database refuses it, if it is not there
         record = self._records[name]
         if record.version != self.map.version and record.find(domain) != name:
             await self._require_here(domain, name, bus)
         return bus
+
+    def find(self, domain: str) -> str | None:
+        """The shard that a domain is on; None: on none that is known."""
+        with suppress(InvalidSettingError):
+            return self.shard_of(domain)
+        return None
+
+    def shard_of(self, domain: str) -> str:
+        """The shard that a domain is on."""
+        newest = self._newest
+        if newest is None or newest.version <= self.map.version:
+            return self.map.shard_of(domain)
+        found = newest.find(check_domain(domain))
+        if found is None or found not in self.map.shards:
+            raise InvalidSettingError(
+                f"version {newest.version} of the map, which shard {newest.shard!r} knows, puts "
+                f"domain {domain!r} on a shard that this process does not know; start it with the "
+                "newer map"
+            )
+        return found
+
+    async def look_at_maps(self) -> None:
+        """Ask the open shards which map they know; where it is newer, domains are where it says."""
+
+        async def look(name: str, bus: CommandBus) -> None:
+            if self.silence.why(name) is None:
+                with suppress(CommandBusError):
+                    self._take(await record_of(bus._store.gateway))
+
+        await asyncio.gather(*(look(name, bus) for name, bus in list(self.open.items())))
+
+    def _take(self, record: ShardRecord | None) -> None:
+        if not self._follows or record is None:
+            return
+        self._records[record.shard] = record
+        if self._newest is None or record.version > self._newest.version:
+            self._newest = record
 
     async def shard(self, name: str) -> CommandBus:
         """The bus of one shard; DatabaseUnavailableError names the shard if it is down.
@@ -112,6 +159,7 @@ class ShardedBus(MergedReads):
             bus = await stack.enter_async_context(self._connect(self.map.shards[name]))
             gateway = bus._store.gateway
             self._records[name] = await require_agreement(gateway, name, self.map)
+            self._take(self._records[name])
         except DatabaseUnavailableError as error:
             named = DatabaseUnavailableError(f"shard {name!r}: {error}")
             named.is_temporary, named.shard = error.is_temporary, name

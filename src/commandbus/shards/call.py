@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from commandbus.errors import DatabaseUnavailableError
+from commandbus.errors import DatabaseUnavailableError, DomainMovedError, DomainMovingError
 from commandbus.paging import MISSING
 from commandbus.shards.nowhere import refuse
 
@@ -53,15 +53,25 @@ class Call:
         return await find(shard, self.path)(*self.args, **{**self.kwargs, **changes})
 
     async def in_domain(self, domain: str) -> Any:
-        """The same call where a domain is. An error of an unavailable database names the shard."""
-        name = self.sharded.map.shard_of(domain)
-        shard = await self.sharded.on(domain)
-        with named(self.sharded, name):
-            return await self.on(shard)
+        """The same call where a domain is. An error of an unavailable database names the shard.
 
-    async def at(self, name: str) -> Any:
-        """The same call on a shard; at once an error if it is silent."""
-        shard = await self.sharded.answering(name)
+        If it has moved meanwhile nothing was written, and it is called again where it is now.
+        """
+        name = self.sharded.shard_of(domain)
+        try:
+            return await self.at(name, waits=True)
+        except DomainMovedError as error:
+            await self.sharded.look_at_maps()
+            if (now := self.sharded.shard_of(domain)) == name:
+                raise _on_its_way(error) from error
+        try:
+            return await self.at(now, waits=True)
+        except DomainMovedError as error:
+            raise _on_its_way(error) from error  # the shard that it leaves is told of it first
+
+    async def at(self, name: str, *, waits: bool = False) -> Any:
+        """The same call on a shard; at once an error if it is silent, unless it `waits`."""
+        shard = await (self.sharded.shard if waits else self.sharded.answering)(name)
         with named(self.sharded, name):
             return await self.on(shard)
 
@@ -82,6 +92,10 @@ class Call:
         refuse(self.path, *advice)
 
 
+def _on_its_way(error: DomainMovedError) -> DomainMovingError:
+    return DomainMovingError(f"{error}; the move is not over, repeat the call")
+
+
 class named:  # noqa: N801  (a context manager that reads like one)
     """Errors of an unavailable database inside say which shard it is."""
 
@@ -96,7 +110,8 @@ class named:  # noqa: N801  (a context manager that reads like one)
         """Name the shard."""
         if isinstance(error, DatabaseUnavailableError):
             error.shard = self._name
-            if error.is_temporary and not error.took_long:
+            is_silent = error.is_temporary and not error.took_long
+            if is_silent and not isinstance(error, DomainMovingError):
                 self._sharded.silence.begin(self._name, f"shard {self._name!r}: {error}")
 
 

@@ -62,7 +62,7 @@ async def of_domains_by_name(call: Call) -> dict[str, Any]:
 def _where_they_are(call: Call, rows: Iterable[tuple[str, Any]]) -> list[Any]:
     kept: dict[str, Any] = {}
     for name, each in rows:
-        if each.domain not in kept or call.sharded.map.find(each.domain) == name:
+        if each.domain not in kept or call.sharded.find(each.domain) == name:
             kept[each.domain] = each
     return list(kept.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -19,6 +20,9 @@ _RECORD: LiteralString = (
 )
 _ADOPT: LiteralString = "select {schema}.adopt_map(%s, %s, cast(%s as text), cast(%s as jsonb))"
 _HERE: LiteralString = "select d.domain, d.has_left from {schema}.domains_here() d"
+_CLOSE: LiteralString = "select {schema}.close_domains(cast(%s as text[]))"
+_OPEN: LiteralString = "select o from {schema}.open_domains() o"
+_CLOSED: LiteralString = "select c from {schema}.closed_domains() c order by 1"
 _LEFT: LiteralString = (
     "select l.what, l.amount from {schema}.left_in_domain(%s) l where l.amount > 0"
 )
@@ -132,3 +136,18 @@ async def domains_here(gateway: Gateway) -> dict[str, bool]:
 async def left_in(gateway: Gateway, domain: str) -> dict[str, Any]:
     """What a domain has still to do in a database; empty: it may leave."""
     return dict(await gateway.patient.rows(_LEFT, (domain,)))
+
+
+async def close_domains(gateway: Gateway, domains: Collection[str]) -> None:
+    """Let nothing new into domains that are about to leave."""
+    await gateway.patient.value(_CLOSE, (sorted(domains),))
+
+
+async def open_domains(gateway: Gateway) -> list[str]:
+    """Open all that are closed; which they were."""
+    return [domain for (domain,) in await gateway.patient.rows(_OPEN)]
+
+
+async def closed_domains(gateway: Gateway) -> list[str]:
+    """The domains that are closed."""
+    return [domain for (domain,) in await gateway.rows(_CLOSED)]

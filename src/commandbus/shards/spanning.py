@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from commandbus.bus import CommandBus
-from commandbus.errors import CommandBusError, DatabaseUnavailableError
+from commandbus.errors import CommandBusError, DatabaseUnavailableError, DomainMovedError
 from commandbus.governance.types import BatchType
 from commandbus.handlers.router import Handlers
 from commandbus.opening import Opening
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Between two attempts to reach the shard of a worker, in seconds.
 AGAIN_SECONDS = 2.0
+#: Between two looks whether a newer map is there, in seconds.
+FOLLOW_SECONDS = 2.0
 
 #: Opens the bus of an address.
 Connect = Callable[[str], AbstractAsyncContextManager[CommandBus]]
@@ -51,7 +53,7 @@ class SpanningBus(CommandBus):
     """A `CommandBus` over all shards of a map; `sharded` is what it is built on."""
 
     def __init__(self, shards: ShardMap, settings: Settings, connect: Connect) -> None:
-        self.sharded = ShardedBus(shards, self._opened)
+        self.sharded = ShardedBus(shards, self._opened, follows=True)
         store = cast("Store", ShardedStore(self.sharded))
         super().__init__(store=store, settings=settings)
         #: Knows the handlers and batch types, and has no database.
@@ -84,6 +86,7 @@ class SpanningBus(CommandBus):
         async def begin(stack: AsyncExitStack) -> SpanningBus:
             bus = cls(shards, found, connect or partial(CommandBus.connect, settings=found))
             stack.push_async_callback(bus.close)
+            stack.push_async_callback(_ended, asyncio.create_task(bus._watch_maps()))
             if handlers is not None:
                 bus.include(handlers)
             return bus
@@ -199,7 +202,7 @@ class SpanningBus(CommandBus):
         async def ask(read: Callable[[CommandBus], Any]) -> Any:
             if domain is None:
                 return await ask_all(self.sharded, read)
-            name = self.sharded.map.shard_of(domain)
+            name = self.sharded.shard_of(domain)
             return Everywhere({name: await read(await self.sharded.on(domain))}, {})
 
         return ask
@@ -253,25 +256,64 @@ class SpanningBus(CommandBus):
         return sorted(each for bus in self.sharded.open.values() for each in bus.stuck_domains)
 
     async def run_worker(self, domain: str, **options: Any) -> None:
-        """Process the commands of a domain on its shard; while that is down, wait for it."""
+        """Process the commands of a domain on its shard; while that is down, wait for it. If the
+        domain moves, go on where it is then.
+        """
         while not self._is_stopping.is_set():
             try:
-                bus = await self.sharded.on(domain)
+                name = self.sharded.shard_of(domain)
+                bus = await self.sharded.shard(name)
+                has_ended = await self._work(bus, domain, name, options)
             except DatabaseUnavailableError as error:
                 if not error.is_temporary or options.get("until_empty"):
                     raise
-                if domain not in self._awaited:
-                    _log.warning("the worker of %s waits: %s", domain, error)
-                self._awaited.add(domain)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_stopping.wait(), AGAIN_SECONDS)
-                continue
-            finally_there = domain in self._awaited
-            self._awaited.discard(domain)
-            if finally_there:
-                _log.info("the worker of %s has its shard now", domain)
-            await bus.run_worker(domain, **options)
-            return
+                await self._wait_for(domain, error)
+            except DomainMovedError as error:
+                # The shard that it leaves is told of the map before the other one.
+                await self._wait_for(domain, error)
+            else:
+                if has_ended:
+                    return
+
+    async def _work(
+        self, bus: CommandBus, domain: str, name: str, options: Mapping[str, Any]
+    ) -> bool:
+        """Work on one shard; False if the domain has left it."""
+        if domain in self._awaited:
+            _log.info("the worker of %s has its shard now", domain)
+        self._awaited.discard(domain)
+        working = asyncio.create_task(bus.run_worker(domain, **options))
+        moving = asyncio.create_task(self._moved(domain, name))
+        try:
+            await asyncio.wait([working, moving], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return True
+            _log.info("domain %s has moved from shard %s; its worker follows", domain, name)
+            return False
+        finally:
+            await _ended(moving)
+            await _ended(working)
+
+    async def _wait_for(self, domain: str, error: CommandBusError) -> None:
+        if domain not in self._awaited:
+            _log.warning("the worker of %s waits: %s", domain, error)
+        self._awaited.add(domain)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_stopping.wait(), AGAIN_SECONDS)
+
+    async def _moved(self, domain: str, name: str) -> None:
+        """Return when a domain is on another shard than this one."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            with suppress(CommandBusError):  # a map that we cannot follow is left alone
+                if self.sharded.shard_of(domain) != name:
+                    return
+
+    async def _watch_maps(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            await self.sharded.look_at_maps()
 
     def monitor(self, *, counts: bool = False) -> Monitor:
         """Measure what is sent, and the workers, of all shards together."""
@@ -293,6 +335,12 @@ class SpanningBus(CommandBus):
         await self.stop()
         await self.sharded.close()
         await self._blank.close()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class _Part:

@@ -9,7 +9,7 @@ from commandbus.bus import CommandBus
 from commandbus.errors import CommandBusError
 from commandbus.settings import Settings
 from commandbus.shards.map import ShardMap
-from commandbus.shards.record import domains_here, left_in, record_of
+from commandbus.shards.record import closed_domains, domains_here, left_in, record_of
 
 #: How long a shard may take to answer, in seconds.
 DEADLINE_SECONDS = 10.0
@@ -26,6 +26,8 @@ class ShardStatus:
     domains: dict[str, dict[str, int]] = field(default_factory=dict)
     #: Domains that have left it; their history is still there.
     left: list[str] = field(default_factory=list)
+    #: Domains that let nothing new in, because they are about to leave.
+    closed: list[str] = field(default_factory=list)
     #: What is wrong, and what to do; None: nothing.
     problem: str | None = None
 
@@ -57,7 +59,8 @@ async def _status(shards: ShardMap, name: str, bus: CommandBus) -> ShardStatus:
         each: await left_in(gateway, each) for each, has_left in here.items() if not has_left
     }
     left = [each for each, has_left in here.items() if has_left]
+    closed = await closed_domains(gateway)
     if record is None:
         told = "it does not know the map yet; run `commandbus shards apply`"
-        return ShardStatus(name, None, domains, left, told)
-    return ShardStatus(name, record.version, domains, left, record.difference(name, shards))
+        return ShardStatus(name, None, domains, left, closed, told)
+    return ShardStatus(name, record.version, domains, left, closed, record.difference(name, shards))

@@ -7,6 +7,7 @@ who has none is refused, and a test looks that none was forgotten.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.tickets import tickets_by_id
 from commandbus.names import check_domain, check_uuid, domain_first
 from commandbus.shards import checkups
-from commandbus.shards.call import Call
+from commandbus.shards.call import Call, named
 from commandbus.shards.merging import (
     added,
     by_event,
@@ -134,10 +135,36 @@ async def _typed(call: Call) -> Any:
 
 
 async def _audit_trail(call: Call) -> Any:
-    domain, _ = domain_first(call.given["given"], call.given["domain"], call.given["command_id"])
+    given = call.given
+    domain, wanted = domain_first(given["given"], given["domain"], given["command_id"])
     if domain is not None:
-        return await call.in_domain(domain)
+        return await _where_it_is(call, domain, lambda bus: bus.get_command(domain, wanted))
     return await ordered(lambda event: event.ts)(call)
+
+
+async def _of_command(call: Call) -> Any:
+    """What is read of one command, also of one that its domain left behind when it moved."""
+    domain, wanted = call.given["domain"], call.given["command_id"]
+    return await _where_it_is(call, domain, lambda bus: bus.get_command(domain, wanted))
+
+
+async def _of_batch(call: Call) -> Any:
+    """The same of a batch."""
+    domain, wanted = call.given["domain"], call.given["batch_id"]
+    return await _where_it_is(call, domain, lambda bus: bus.get_batch(domain, wanted))
+
+
+async def _where_it_is(call: Call, domain: str, read: Callable[[Any], Awaitable[Any]]) -> Any:
+    name = call.sharded.shard_of(domain)
+    shard = await call.sharded.shard(name)
+    with named(call.sharded, name):
+        is_here = await read(shard) is not None
+    if not is_here:
+        # What was left on a shard that does not answer cannot be seen now; that is no reason to
+        # refuse what is asked of one that does.
+        with suppress(DatabaseUnavailableError):
+            name = await call.first(read, "it") or name
+    return await call.at(name, waits=True)
 
 
 async def _check(call: Call) -> None:
@@ -171,7 +198,7 @@ async def _submit(call: Call) -> Any:
 
 async def _refuse_decisions_elsewhere(call: Call, domain: str) -> None:
     """A batch of decisions and what it decides about are one transaction, so on one shard."""
-    here = call.sharded.map.shard_of(domain)
+    here = call.sharded.shard_of(domain)
     caller: Caller = call.given["caller"]
     for item in call.given["items"]:
         wanted = item.get("ticket_id") if isinstance(item, dict) else None
@@ -192,6 +219,29 @@ SPECIAL: dict[str, Rule] = {
     "send": _typed,
     "call": _typed,
     "get_audit_trail": _audit_trail,
+    **dict.fromkeys(
+        (
+            "get_command",
+            "search.require",
+            "search.payload",
+            "search.former_payloads",
+            "search.reply",
+            "search.meta",
+            "search.stack",
+            "troubleshooting.life",
+        ),
+        _of_command,
+    ),
+    **dict.fromkeys(
+        (
+            "get_batch",
+            "list_batch_commands",
+            "batches.get",
+            "batches.require",
+            "batches.page_commands",
+        ),
+        _of_batch,
+    ),
     "governance.submit": _submit,
     "governance.count_request": _count_request,
 }

@@ -268,9 +268,12 @@ language sql immutable as $$
         ('clear_retention', '{}'),
         ('change_setting', '{}'),
         ('adopt_map', '{}'),
+        ('close_domains', '{}'),
+        ('open_domains', '{}'),
         -- shards
         ('left_in_domain', '{operator,api,reader}'),
-        ('domains_here', '{operator,api,reader}')
+        ('domains_here', '{operator,api,reader}'),
+        ('closed_domains', '{operator,api,reader}')
     ) e(name, roles)
 $$;
 

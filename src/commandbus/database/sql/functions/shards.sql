@@ -13,7 +13,7 @@ begin
     raise exception 'domain % is not on this shard (%): version % of the map puts it on %', quote_literal(p_domain),
         quote_literal(p_map.shard), p_map.version,
         coalesce(quote_literal(commandbus.shard_of(p_map, p_domain)), 'none')
-        using errcode = 'CB003',
+        using errcode = 'CB018',
               hint = 'send it there; a process with an older map must be started again with the new one';
 end $$;
 
@@ -38,6 +38,43 @@ begin
     select * into v_map from commandbus.command_bus_shard s;
     perform commandbus.refuse_shard(v_map, tg_argv[0]);
     return null;
+end $$;
+
+-- On the queue of a domain that is about to leave: nothing new comes in, what is there is worked off.
+create or replace function commandbus.refuse_moving_domain() returns trigger
+language plpgsql as $$
+begin
+    raise exception 'domain % is being moved to another shard', quote_literal(tg_argv[0])
+        using errcode = 'CB019', hint = 'nothing was written; repeat the call until the move is over';
+end $$;
+
+-- Closes domains to new messages, until they leave or are opened again. Waits for open transactions that have sent,
+-- two seconds for each; those that come later wait for this one.
+create or replace function commandbus.close_domains(p_domains text[]) returns void
+language plpgsql set lock_timeout = '2s' as $$
+declare
+    v_domain text;
+begin
+    for v_domain in select d.domain from commandbus.domains_here() d
+                     where d.domain = any(p_domains) and not d.has_left
+                    except select c from commandbus.closed_domains() c order by 1 loop
+        execute format('create trigger commandbus_moving before insert on pgmq.%I for each statement'
+                       ' execute function commandbus.refuse_moving_domain(%L)',
+                       'q_' || commandbus.physical_queue(v_domain || '.commands'), v_domain);
+    end loop;
+end $$;
+
+-- Opens them again: all that are closed.
+create or replace function commandbus.open_domains() returns setof text
+language plpgsql as $$
+declare
+    v_domain text;
+begin
+    for v_domain in select c from commandbus.closed_domains() c order by 1 loop
+        execute format('drop trigger commandbus_moving on pgmq.%I',
+                       'q_' || commandbus.physical_queue(v_domain || '.commands'));
+        return next v_domain;
+    end loop;
 end $$;
 
 -- What a domain still has to do here, and so what keeps it from leaving. History is not in it.
@@ -102,6 +139,16 @@ language sql stable as $$
      order by 1
 $$;
 
+-- The domains that are closed because they are about to leave.
+create or replace function commandbus.closed_domains() returns setof text
+language sql stable as $$
+    select d.domain from commandbus.domains_here() d
+     where exists (select from pg_trigger t
+                    where t.tgrelid = to_regclass('pgmq.' || quote_ident(
+                              'q_' || commandbus.physical_queue(d.domain || '.commands')))
+                      and t.tgname = 'commandbus_moving')
+$$;
+
 -- Lets a domain go: its queue refuses new messages from now on. Refused while anything is left to do. Waits for open
 -- transactions that have sent; those that come later wait for this one.
 create or replace function commandbus.let_domain_go(p_domain text) returns void
@@ -120,6 +167,7 @@ begin
     end if;
     execute format('create trigger commandbus_left before insert on pgmq.%I for each statement'
                    ' execute function commandbus.refuse_left_domain(%L)', v_table, p_domain);
+    execute format('drop trigger if exists commandbus_moving on pgmq.%I', v_table);
 end $$;
 
 -- Says which shard this database is, and where the map puts each domain. The same again changes nothing. Refused: an
