@@ -1027,7 +1027,7 @@ function commandbus.complete_and_receive(p_domain text, p_items jsonb, p_vt inte
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ff13a2c9cb00142ca40acea8e45ade36
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0cdb1fe1ea5f46edd5a77b92e80ccb91
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
@@ -1130,8 +1130,8 @@ function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timest
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5d688fbf32b7eddb8c31d611a4300149
 function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a97dbce482a07e2c317dca7cf721df9b
-function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb)
-    plpgsql, volatile, body af7fb28d0019b70be136b79c39f07891
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb, has_key boolean)
+    plpgsql, volatile, body 21643b8e37cbdc17ab2a436a144af7b2
 function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body e92a5c2bb28c13a3d95c9270e17ba75b
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
@@ -1546,8 +1546,6 @@ function commandbus.queue_verb(p_verb text, p_physical text) returns text
     sql, stable, body 63ccd1fab01305e9cc6f69947650f3ca
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
-function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body a19d9dcc1df4f94ab10f210689b2b315
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body c562b22c30234f75a236cee621f5092c
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -1561,7 +1559,7 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 5ef2fa1591e5eaa115c1a9fd1b873288
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e86ae21f70bcd0e98b9bce443f37425e
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
@@ -1826,12 +1824,12 @@ function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns intege
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 632022549f719a8639a2c49920b8279a
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
-function commandbus.take_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
-    plpgsql, volatile, body 031fb50ae636910a8a50b8bb817ea190
-function commandbus.take_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
-    plpgsql, volatile, set enable_indexscan=on, body f4d54a2441cade144ca5086f4f7c44c6
+function commandbus.take_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8901c416a3980f94aa35c95f0f066bf1
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.take_levels(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
+    plpgsql, volatile, set enable_indexscan=on, body 47a797d2dd26be8f8cb12455f6daf8ea
 function commandbus.take_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT msg_ids bigint[], OUT messages jsonb[]) returns record
     plpgsql, volatile, body f7a34025fa426662cb62e040fa11e5f2
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]

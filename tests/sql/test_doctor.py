@@ -99,7 +99,7 @@ def test_every_code_is_injected_but_those_that_sql_cannot_bring_about() -> None:
         "QUEUE_PARTITIONED", "NOTIFY_QUEUE_FULL", "VACUUM_HELD_BACK",
         "CLOCK_DIFFERENCE", "CHECK_FAILED", "FUNCTION_OPEN", "ROLE_RIGHTS", "ROLE_OWNER",
         "TOKEN_PEPPER", "TOKEN_UNPEPPERED", "TOKEN_ENDLESS", "KEY_BLOCKED", "KEY_STANDS",
-        "KEY_PLACE_UNKNOWN", "KEY_PLACE_LOST", "DOMAIN_PAUSED",
+        "KEY_PLACE_UNKNOWN", "KEY_PLACE_LOST", "DOMAIN_PAUSED", "SHARD_MISSING",
     }  # fmt: skip
 
 

@@ -129,7 +129,7 @@ class Queues:
         left_out: Collection[str] = (),
         level_seconds: float = 0.0,
     ) -> list[StoredMessage]:
-        """Lease the messages that have been due for longest, as the SQL function take_due.
+        """Lease the messages that have been due for longest, as the SQL function take_levels.
 
         A level is worth `level_seconds` of waiting. So a higher one goes first, and no lower one
         waits for ever.

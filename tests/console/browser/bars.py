@@ -133,6 +133,8 @@ def looked_at(dsn: str) -> bool:
 def main() -> None:
     kept = os.environ.get("CONSOLE_DATA")
     data = Path(kept or tempfile.mkdtemp(prefix="commandbus-bars-"))
+    data.mkdir(exist_ok=True)
+    data.chmod(0o755)  # the server of an administrator has an account of its own
     built = data / f"built-{ROWS}"
     try:
         if not built.exists():

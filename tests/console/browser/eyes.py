@@ -94,6 +94,9 @@ def follows(url: str, world: World, dsn: str) -> bool:
         for path, page in pages.items():
             page.goto(f"{url}/console{path}", wait_until="load")
         pages["/"] = window.page
+        for page in pages.values():  # what moves by live updates, not while the page is made
+            page.wait_for_selector("#live[data-state=live]")
+            page.evaluate("window.__shift = 0, window.__moved = []")
         with psycopg.connect(dsn, autocommit=True) as connection:
             taken = _changes(window.page, connection)
         steps = _progress(window, world)

@@ -163,7 +163,7 @@ end $$;
 
 -- Leases of these commands have ended, or the commands have. Called last by each function that ends them, after
 -- the batches.
---   p_is_over: they will not start again by themselves: the next of their keys may
+--   p_is_over: they will not start again by themselves, and some may have a key, whose next one may start
 --   p_was_leased: all of them were leased, so that none waits at a gate
 create or replace function commandbus.leave_flow(
     p_domain text, p_command_ids uuid[], p_is_over boolean, p_was_leased boolean default false
@@ -182,26 +182,6 @@ begin
     end if;
     if v_has_keys and p_is_over then
         perform commandbus.leave_keys(p_domain, p_command_ids);
-    end if;
-end $$;
-
--- The messages that a receive takes where the domain has levels, limits or keys, in two lists; null: none is.
-create or replace function commandbus.take_by_flow(
-    p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
-    p_except text[], p_places int, out o_msg_ids bigint[], out o_messages jsonb[]
-)
-language plpgsql as $$
-begin
-    if p_flow.has_keys then
-        perform commandbus.resume_keys(p_flow.domain);
-    end if;
-    if p_flow.has_rules then
-        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
-          into o_msg_ids, o_messages
-          from commandbus.read_gated(p_flow, p_now, p_vt, p_quantity, p_from_head, p_except, p_places) r;
-    else
-        select d.o_msg_ids, d.o_messages into o_msg_ids, o_messages
-          from commandbus.take_due(p_flow, p_now, p_vt, p_quantity, p_from_head, p_except) d;
     end if;
 end $$;
 

@@ -95,6 +95,9 @@ drop function if exists commandbus.delete_schedule(text, text, text);
 drop function if exists commandbus.trigger_schedule(text, text, uuid, text, jsonb);
 drop function if exists commandbus.revoke_api_token(text, text);
 drop function if exists commandbus.leave_flow(text, uuid[], boolean);
--- They are take_by_flow and take_due now, and answer with two lists.
+-- They are take_gated and take_levels now, and answer with two lists.
+drop function if exists commandbus.read_gated;
+drop function if exists commandbus.take_by_flow;
+drop function if exists commandbus.take_due;
 drop function if exists commandbus.read_by_flow;
 drop function if exists commandbus.read_due;

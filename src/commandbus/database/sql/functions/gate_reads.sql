@@ -214,18 +214,17 @@ begin
     return v_gone;
 end $$;
 
--- take_due where the domain has limits or paused types. Those who wait come first, with half of the group if others
+-- What a receive takes where the domain has limits or paused types, in two lists; null: nothing. Those who wait come first, with half of the group if others
 -- are due; the rest of the group is for what is due, and then for those who wait again. What is due and stopped by a
 -- gate makes room in the group for what is due behind it, five times at most, and not once somebody has got a place:
 -- a place is to be used, so the group goes to its worker, who asks again for the rest.
 -- What no limit is about goes by without a look at its row: messages name the type of their command.
 --   p_places: handlers that are free now; null: any number. What has a gate is not leased ahead of them.
-create or replace function commandbus.read_gated(
+create or replace function commandbus.take_gated(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
-    p_except text[], p_places int
-) returns table (msg_id bigint, message jsonb)
+    p_except text[], p_places int, out o_msg_ids bigint[], out o_messages jsonb[]
+)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     v_table    text := 'q_' || commandbus.physical_queue(p_flow.domain || '.commands');
     v_all      int := least(coalesce(p_places, p_quantity), p_quantity);
@@ -240,6 +239,7 @@ declare
     v_share    int;
     v_number   int;
     v_is_short boolean := false;
+    v_is_mixed boolean := false;  -- of several parts, which are not in the order of their messages
     -- Types that have limits; '' stands for all of the domain.
     v_types    text[] := array(
         select distinct r.command_type from commandbus.command_bus_flow_rule r where r.domain = p_flow.domain);
@@ -262,9 +262,10 @@ begin
         -- by chance where there is no half, so that a group of one is for both
         v_share := least(v_places, case when v_is_due then
             p_quantity / 2 + case when p_quantity % 2 = 1 and random() < 0.5 then 1 else 0 end end);
-        return query select r.* from commandbus.read_waiting(
-            p_flow.domain, p_now, p_vt, v_share, p_except, v_gates, v_rooms) r;
-        get diagnostics v_number = row_count;
+        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
+          into o_msg_ids, o_messages
+          from commandbus.read_waiting(p_flow.domain, p_now, p_vt, v_share, p_except, v_gates, v_rooms) r;
+        v_number := coalesce(cardinality(o_msg_ids), 0);
         v_left := v_left - v_number;
         v_places := v_places - v_number;
         -- More of them may start than this worker can take.
@@ -272,19 +273,29 @@ begin
     end if;
     for v_round in 1 .. 5 loop
         exit when v_left <= 0 or not v_is_due;
-        select d.o_msg_ids, d.o_messages into v_msg_ids, v_messages
-          from commandbus.take_due(p_flow, p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) d;
+        if p_flow.has_levels then
+            select d.o_msg_ids, d.o_messages into v_msg_ids, v_messages
+              from commandbus.take_levels(p_flow, p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) d;
+        else
+            select d.msg_ids, d.messages into v_msg_ids, v_messages
+              from commandbus.take_messages(
+                   p_flow.domain || '.commands', p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) d;
+        end if;
         exit when v_msg_ids is null;
         if '' <> all(v_types) then
             v_free := array(select u.msg_id from unnest(v_msg_ids, v_messages) u(msg_id, message)
                              where u.message ->> 'type' <> all(v_types));
             v_left := v_left - cardinality(v_free);
             if cardinality(v_free) = cardinality(v_msg_ids) then
-                return query select u.* from unnest(v_msg_ids, v_messages) u;
+                -- nearly always all of the group: then it stays as it was read
+                v_is_mixed := v_is_mixed or o_msg_ids is not null;
+                o_msg_ids := o_msg_ids || v_msg_ids;
+                o_messages := o_messages || v_messages;
                 exit;
             end if;
-            return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
-                          where u.msg_id = any(v_free);
+            select o_msg_ids || array_agg(u.msg_id), o_messages || array_agg(u.message), true
+              into o_msg_ids, o_messages, v_is_mixed
+              from unnest(v_msg_ids, v_messages) u(msg_id, message) where u.msg_id = any(v_free);
             select array_agg(u.msg_id order by u.msg_id), array_agg(u.message order by u.msg_id)
               into v_msg_ids, v_messages from unnest(v_msg_ids, v_messages) u(msg_id, message)
              where u.msg_id <> all(v_free);
@@ -298,18 +309,27 @@ begin
         v_left := v_left - cardinality(v_taken.o_admitted);
         v_places := v_places - v_taken.o_given;
         v_is_short := v_is_short or v_taken.o_is_short;
-        return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
-                      where u.msg_id = any(v_taken.o_admitted);
+        select o_msg_ids || array_agg(u.msg_id), o_messages || array_agg(u.message), true
+          into o_msg_ids, o_messages, v_is_mixed
+          from unnest(v_msg_ids, v_messages) u(msg_id, message) where u.msg_id = any(v_taken.o_admitted);
         exit when v_taken.o_stopped = '{}';
         execute format('update pgmq.%I m set vt = ''infinity'' where m.msg_id = any($1)', v_table)
           using v_taken.o_stopped;
         exit when v_places < v_all;
     end loop;
     if v_number = v_share and v_is_due and least(v_left, v_places) > 0 then
-        return query select r.* from commandbus.read_waiting(
-            p_flow.domain, p_now, p_vt, least(v_left, v_places), p_except, v_gates, v_rooms) r;
-        get diagnostics v_number = row_count;
+        select array_agg(r.msg_id), array_agg(r.message) into v_msg_ids, v_messages
+          from commandbus.read_waiting(
+               p_flow.domain, p_now, p_vt, least(v_left, v_places), p_except, v_gates, v_rooms) r;
+        v_number := coalesce(cardinality(v_msg_ids), 0);
+        o_msg_ids := o_msg_ids || v_msg_ids;
+        o_messages := o_messages || v_messages;
+        v_is_mixed := true;
         v_is_short := v_is_short or v_number = least(v_left, v_places);
+    end if;
+    if v_is_mixed then
+        select array_agg(u.msg_id order by u.msg_id), array_agg(u.message order by u.msg_id)
+          into o_msg_ids, o_messages from unnest(o_msg_ids, o_messages) u(msg_id, message);
     end if;
     if v_is_short then
         perform commandbus.wake_workers(p_flow.domain);

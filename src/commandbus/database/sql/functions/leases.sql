@@ -28,7 +28,7 @@ create or replace function commandbus.end_leases(
 ) returns table (
     command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid,
     reply_queue text, attempts int, data jsonb, delay_seconds float8, reason text, error_type text,
-    error_code text, error_msg text, failure jsonb, snoozes int, meta jsonb)
+    error_code text, error_msg text, failure jsonb, snoozes int, meta jsonb, has_key boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -65,7 +65,7 @@ begin
                                                    i.error_details, i.delay_seconds)
                         || case when i.error_stack is null then '{}'
                                 else jsonb_build_object('stack', i.error_stack) end end,
-              c.snoozes, i.meta;
+              c.snoozes, i.meta, c.ordering_key is not null;
 end $$;
 
 -- What the audit keeps of a failed attempt.

@@ -64,8 +64,8 @@ begin
     return least(v_due, v_other);
 end $$;
 
--- The messages that are due, in the order in which a domain wants them, in two lists; null: none is.
-create or replace function commandbus.take_due(
+-- What a receive takes where the domain has levels, in two lists; null: nothing is due.
+create or replace function commandbus.take_levels(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
     p_except text[], out o_msg_ids bigint[], out o_messages jsonb[]
 )
@@ -73,10 +73,7 @@ language plpgsql as $$
 declare
     v_queue text := p_flow.domain || '.commands';
 begin
-    if not p_flow.has_levels then
-        select t.msg_ids, t.messages into o_msg_ids, o_messages
-          from commandbus.take_messages(v_queue, p_now, p_vt, p_quantity, p_from_head, p_except) t;
-    elsif p_except <> '{}' then
+    if p_except <> '{}' then
         select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
           into o_msg_ids, o_messages
           from commandbus.read_levels_except(

@@ -92,13 +92,15 @@ declare
     v_batches uuid[];
     v_queues  text[];
     v_replies jsonb[];
+    v_has_key boolean;
 begin
     if jsonb_array_length(p_items) = 1 then
         -- The same without a CTE and aggregates: to set them up costs more than what they do for one command.
         select array[m.command_id], array[m.msg_id], array[m.batch_id], array[m.reply_queue],
                array[commandbus.reply_body(
-                   p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null, m.meta)]
-          into v_ids, v_msgs, v_batches, v_queues, v_replies
+                   p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null, m.meta)],
+               m.has_key
+          into v_ids, v_msgs, v_batches, v_queues, v_replies, v_has_key
           from commandbus.end_leases(p_domain, p_items, 'COMPLETED', false, v_now) m;
         if v_ids is not null then
             insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
@@ -113,8 +115,9 @@ begin
         )
         select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id), array_agg(m.batch_id),
                array_agg(m.reply_queue), array_agg(commandbus.reply_body(
-                   p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null, m.meta))
-          into v_ids, v_msgs, v_batches, v_queues, v_replies from moved m;
+                   p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null, m.meta)),
+               bool_or(m.has_key)
+          into v_ids, v_msgs, v_batches, v_queues, v_replies, v_has_key from moved m;
     end if;
     if p_deleted <> coalesce(v_msgs, '{}') then
         raise assert_failure using message = 'a message that was deleted belongs to another lease';
@@ -125,7 +128,7 @@ begin
         end if;
         perform commandbus.publish_replies(p_domain, v_queues, v_replies);
         perform commandbus.move_batch_counters(v_batches, 'open', 'completed');
-        perform commandbus.leave_flow(p_domain, v_ids, true, true);
+        perform commandbus.leave_flow(p_domain, v_ids, v_has_key, true);
     end if;
     return v_ids;
 end $$;

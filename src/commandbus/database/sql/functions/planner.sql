@@ -56,7 +56,7 @@ begin
             -- sorted all the same is a page.
             (c_by_key || ' set enable_sort = off set enable_incremental_sort = off'
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
-                'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
+                'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.take_gated',
                 'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
                 'commandbus.release_waiting', 'commandbus.gates_without_rule', 'commandbus.drop_unused_gates',
                 'commandbus.slot_rows', 'commandbus.waiting_rows', 'commandbus.drop_places',
@@ -70,7 +70,7 @@ begin
             ('set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array['commandbus.lapsed_lately']),
-            ('set enable_indexscan = on', array['commandbus.take_due']),
+            ('set enable_indexscan = on', array['commandbus.take_levels']),
             ('set enable_seqscan = off set enable_bitmapscan = off', array[
                 'commandbus.first_due', 'commandbus.scale_metric',
                 'commandbus.domain_activity', 'commandbus.limit_activity', 'commandbus.queue_counts',

@@ -47,9 +47,16 @@ begin
     if v_flow.paused_at is not null and coalesce(v_flow.paused_until > v_now, true) then
         return;
     end if;
-    if v_flow.has_levels or v_flow.has_rules or v_flow.has_keys then
+    if v_flow.has_keys then
+        perform commandbus.resume_keys(p_domain);
+    end if;
+    -- Each call that stands between here and the queue copies all messages once more.
+    if v_flow.has_rules then
         select t.o_msg_ids, t.o_messages into v_msg_ids, v_messages
-          from commandbus.take_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) t;
+          from commandbus.take_gated(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) t;
+    elsif v_flow.has_levels then
+        select t.o_msg_ids, t.o_messages into v_msg_ids, v_messages
+          from commandbus.take_levels(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except) t;
     else
         select t.msg_ids, t.messages into v_msg_ids, v_messages
           from commandbus.take_messages(

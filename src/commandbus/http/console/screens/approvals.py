@@ -50,7 +50,7 @@ screen = Screen(
 )  # fmt: skip
 
 
-@screen.page("/approvals", live=2.0, personal=True)
+@screen.page("/approvals", live=1.8, personal=True)
 async def show(
     view: Show,
     paging: PageOf50,
@@ -88,7 +88,7 @@ async def show(
     )
 
 
-@screen.page("/approvals/{batch_id}", name="approvals.ticket", live=2.0, personal=True)
+@screen.page("/approvals/{batch_id}", name="approvals.ticket", live=1.8, personal=True)
 async def ticket(
     view: Show, batch_id: UUID, limit: Limit = 100, cursor: CursorQuery = None
 ) -> Page:

@@ -92,7 +92,7 @@ class Memory:
 _MEMORY = Memory()
 
 
-@screen.page("/batches", live=2.0)
+@screen.page("/batches", live=1.8)
 async def show(
     view: Show, paging: PageOf50, domain: DomainFilter = None, status: BatchStatus | None = None
 ) -> Page:

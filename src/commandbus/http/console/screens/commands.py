@@ -63,7 +63,7 @@ def _criteria(
 Criteria = Annotated[dict[str, Any], Depends(_criteria)]
 
 
-@screen.page("/commands", live=2.0)
+@screen.page("/commands", live=1.8)
 async def show(
     view: Show,
     criteria: Criteria,

@@ -35,7 +35,7 @@ screen = Screen(
 )  # fmt: skip
 
 
-@screen.page("/doctor", live=2.0)
+@screen.page("/doctor", live=1.8)
 async def show(view: Show) -> Page:
     """The last result, by severity."""
     found = await view.bus.upkeep.runs.last()

@@ -20,7 +20,7 @@ screen = Screen(
 )  # fmt: skip
 
 
-@screen.page("/loads", live=2.0)
+@screen.page("/loads", live=1.8)
 async def show(
     view: Show, paging: PageOf50, domain: DomainFilter = None, status: LoadStatus | None = None
 ) -> Page:

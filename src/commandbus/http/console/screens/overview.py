@@ -68,7 +68,7 @@ class Strip(NamedTuple):
     lost: list[int | None]
 
 
-@screen.page("/", live=2.0)
+@screen.page("/", live=1.8)
 async def show(view: Show, domain: DomainFilter = None) -> Page:
     """Four reads, however many domains there are."""
     if domain is not None and not view.caller.reaches(domain):

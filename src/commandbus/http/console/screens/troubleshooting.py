@@ -41,7 +41,7 @@ screen = Screen(
 )  # fmt: skip
 
 
-@screen.page("/troubleshooting", live=2.0)
+@screen.page("/troubleshooting", live=1.8)
 async def show(
     view: Show,
     domain: DomainFilter = None,
@@ -103,7 +103,7 @@ async def _trends(
     return {(each.domain, each.fingerprint): each.hours for each in found}
 
 
-@screen.page("/troubleshooting/{domain}/groups/{fingerprint}", live=2.0)
+@screen.page("/troubleshooting/{domain}/groups/{fingerprint}", live=1.8)
 async def group(
     view: Show, domain: DomainPath, fingerprint: GroupPath, cursor: CursorQuery = None
 ) -> Page:
