@@ -85,16 +85,16 @@ async def test_a_place_that_no_limit_counts_is_free_though_one_elsewhere_counts(
 
 @pytest.mark.parametrize("which", ["message", "command", "domain"])
 async def test_what_another_session_has_is_left_to_a_later_turn(
-    db: Session, session: Open, which: str
+    db: Session, other: Session, session: Open, which: str
 ) -> None:
-    await limited(db)
+    await limited(db, other)
     (command_id,) = await db.send()
     await has_a_place(db, command_id)
     somebody = await session()
     table = {
         "message": TABLE,
         "command": "commandbus.command_bus_command",
-        "domain": "commandbus.command_bus_flow",
+        "domain": f"commandbus.command_bus_flow where domain = '{DOMAIN}'",
     }[which]
     await somebody.rows(f"select from {table} for update")
     assert await free(db) == []
