@@ -203,3 +203,22 @@ async def test_a_gate_in_use_stays_whatever_has_become_of_one_of_that_name_elsew
     for verb in ("drop_unused_gates(%s, 100)", "repair_places(%s)"):
         await db.rows(f"select commandbus.{verb}", DOMAIN)
     assert (await gates(db), await gates(other)) == (["l:t:Debit"], ["l:t:Debit"])
+
+
+async def test_a_place_in_a_domain_that_has_no_row_is_free_though_another_has_one(
+    db: Session, other: Session
+) -> None:
+    await limited(other)
+    (command_id,) = await db.send()
+    await has_a_place(db, command_id)
+    assert await free(db) == [command_id]
+
+
+async def test_the_look_at_places_holds_up_no_message_of_others(db: Session, session: Open) -> None:
+    (command_id,) = await db.send()
+    await has_a_place(db, command_id)
+    (second,) = await db.send()
+    chore = await session()
+    assert await free(chore) == [command_id]
+    assert [held.command_id for held in await db.receive()] == [second]
+    await chore.conn.rollback()
