@@ -43,7 +43,7 @@ async def test_the_lease_of_a_worker_is_never_found(db: Session, function: str) 
 @pytest.mark.parametrize("function", BOTH)
 async def test_the_lease_of_a_twin_elsewhere_is_not_found(db: Session, function: str) -> None:
     command_id, other = uuid4(), Session(db.conn, OTHER)
-    await db.send(command_id)
+    await db.send(command_id, delay_seconds=60)
     await other.send(command_id)
     await other.receive(worker="handover:x")
     assert await found(db, function, (command_id, 1), domain=DOMAIN) == []

@@ -85,16 +85,16 @@ async def test_a_place_that_no_limit_counts_is_free_though_one_elsewhere_counts(
 
 @pytest.mark.parametrize("which", ["message", "command", "domain"])
 async def test_what_another_session_has_is_left_to_a_later_turn(
-    db: Session, session: Open, which: str
+    db: Session, other: Session, session: Open, which: str
 ) -> None:
-    await limited(db)
+    await limited(db, other)
     (command_id,) = await db.send()
     await has_a_place(db, command_id)
     somebody = await session()
     table = {
         "message": TABLE,
         "command": "commandbus.command_bus_command",
-        "domain": "commandbus.command_bus_flow",
+        "domain": f"commandbus.command_bus_flow where domain = '{DOMAIN}'",
     }[which]
     await somebody.rows(f"select from {table} for update")
     assert await free(db) == []
@@ -189,3 +189,17 @@ async def test_a_gate_that_another_session_has_stays(db: Session, session: Open,
     await somebody.conn.rollback()
     await db.rows(f"select commandbus.{verb}", DOMAIN)
     assert await gates(db) == []
+
+
+async def test_a_gate_in_use_stays_whatever_has_become_of_one_of_that_name_elsewhere(
+    db: Session, other: Session
+) -> None:
+    await limited(db, other)
+    for each in (db, other):
+        await each.send()
+        await each.receive()
+    await other.rows("delete from commandbus.command_bus_slot where domain = %s", OTHER)
+    assert await other.value("select commandbus.clear_limit(%s, 'Debit')", OTHER)
+    for verb in ("drop_unused_gates(%s, 100)", "repair_places(%s)"):
+        await db.rows(f"select commandbus.{verb}", DOMAIN)
+    assert (await gates(db), await gates(other)) == (["l:t:Debit"], ["l:t:Debit"])

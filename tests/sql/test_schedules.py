@@ -81,6 +81,7 @@ async def test_two_first_puts_at_once_make_one_schedule(db: Session, session: Op
     one, other = await session(), await session()
     assert await put(one) == "created"
     waiting = asyncio.create_task(put(other))
+    await db.until_blocked(other)
     await one.conn.commit()
     assert await waiting == "stale"
     await other.conn.commit()
