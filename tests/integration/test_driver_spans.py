@@ -13,11 +13,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from commandbus import Command, CommandBus, HandlerContext, RetryPolicy, Settings, new_id
+from commandbus.database.own_connections import OurBlockingConnection, OurConnection
 from commandbus.middleware.opentelemetry import OpenTelemetry
 from tests.waiting import until_status, working
 
 instrumentation = pytest.importorskip("opentelemetry.instrumentation.psycopg")
 
+#: As the classes have them.
+CONNECTS = {kind: vars(kind)["connect"] for kind in (psycopg.Connection, psycopg.AsyncConnection)}
 SOON = RetryPolicy(max_attempts=3, backoff_schedule=(0,))
 COMMANDS = 10
 
@@ -43,6 +46,9 @@ def traced() -> Iterator[Traced]:
     driver.instrument(tracer_provider=made.provider, skip_dep_check=True)
     yield made
     driver.uninstrument()
+    for kind, connect in CONNECTS.items():
+        # It leaves a method of this class there, which makes connections of no other class.
+        kind.connect = connect  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -108,3 +114,14 @@ async def test_a_send_a_retry_and_the_handlers_own_statements_are_one_trace(
     ]  # fmt: skip
     assert by_worker == []
     assert {each.name for each in others} <= {"SELECT", "select", "SET", "set", ""}, others
+
+
+async def test_connections_are_ours_after_an_instrumentation_was_taken_back(
+    dsn: str, traced: Traced
+) -> None:
+    instrumentation.PsycopgInstrumentor().uninstrument()
+    async with await OurConnection.connect(dsn) as conn:
+        assert isinstance(conn, OurConnection)  # else no watch could look at it
+        assert await (await conn.execute("select 1")).fetchone() == (1,)
+    with OurBlockingConnection.connect(dsn) as blocking:
+        assert isinstance(blocking, OurBlockingConnection)

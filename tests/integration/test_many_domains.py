@@ -172,7 +172,7 @@ async def test_a_flood_in_one_domain_leaves_the_others_of_the_process_their_shar
 ) -> None:
     # Domains share the event loop and the connections of a process, not places or turns: each asks
     # for commands, runs and commits by itself.
-    flood, done = 3_000, 0
+    flood, done = 5_000, 0
     settings = Settings(worker_pool_size=6)
     async with CommandBus.connect(dsn, settings=settings) as bus:
 
@@ -192,6 +192,6 @@ async def test_a_flood_in_one_domain_leaves_the_others_of_the_process_their_shar
             await until_status(bus, "quiet", command_id, CommandStatus.COMPLETED)
             served += done < flood
         # Behind the flood there would be one at most.
-        assert served >= 5
+        assert served >= 3
         await bus.stop()
         await asyncio.gather(*tasks)

@@ -310,12 +310,6 @@ def page_view(
 # -- how a command is registered
 
 
-async def _noting(work: Coroutine[Any, Any, View], missing: dict[str, str]) -> View:
-    """Do it, and note the shards that are missing in it."""
-    MISSING.set(missing)
-    return await work
-
-
 def command(
     group: typer.Typer, name: str, *, panel: str | None = None
 ) -> Callable[[Function], Function]:
@@ -335,7 +329,11 @@ def command(
             result = function(**options)
             if result is not None:
                 missing: dict[str, str] = {}
-                view = asyncio.run(_noting(result, missing))
+                noted = MISSING.set(missing)  # the shards that did not answer
+                try:
+                    view = asyncio.run(result)
+                finally:
+                    MISSING.reset(noted)
                 view.show(as_json=options["frame"].as_json, missing=missing)
 
         flat = [for_typer(option) for each in parameters for option in flattened(each)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psycopg
 
@@ -20,8 +20,21 @@ from commandbus.database.hosts import (
     note_silence,
 )
 
+Made = TypeVar("Made")
+
 #: Pause before the servers of an address are tried again, in seconds.
 AGAIN_SECONDS = 0.2
+
+
+def _own(conn: Made, kind: type[Made]) -> Made:
+    """The same connection, as one of ours.
+
+    Tools that wrap psycopg's `connect` and take that back may leave a method that makes connections
+    of its own class, whichever it is called for. No watch could look at such a one.
+    """
+    if type(conn) in {psycopg.AsyncConnection, psycopg.Connection}:
+        conn.__class__ = kind
+    return conn
 
 
 class OurConnection(psycopg.AsyncConnection[Any]):
@@ -83,7 +96,7 @@ class OurConnection(psycopg.AsyncConnection[Any]):
         errors = []
         for host in attempts(conninfo, kwargs):
             try:
-                conn = await super().connect(conninfo, **{**kwargs, **host.parts})
+                conn = _own(await super().connect(conninfo, **{**kwargs, **host.parts}), cls)
             except psycopg.OperationalError as error:
                 if isinstance(error, psycopg.errors.ConnectionTimeout):
                     note_silence(str(host))
@@ -93,7 +106,7 @@ class OurConnection(psycopg.AsyncConnection[Any]):
                 return conn
         if errors:
             raise all_failed(errors)
-        return await super().connect(conninfo, **kwargs)
+        return _own(await super().connect(conninfo, **kwargs), cls)
 
 
 class OurBlockingConnection(psycopg.Connection[Any]):
@@ -114,7 +127,7 @@ class OurBlockingConnection(psycopg.Connection[Any]):
         errors = []
         for host in attempts(conninfo, kwargs):
             try:
-                conn = super().connect(conninfo, **{**kwargs, **host.parts})
+                conn = _own(super().connect(conninfo, **{**kwargs, **host.parts}), cls)
             except psycopg.OperationalError as error:
                 if isinstance(error, psycopg.errors.ConnectionTimeout):
                     note_silence(str(host))
@@ -124,4 +137,4 @@ class OurBlockingConnection(psycopg.Connection[Any]):
                 return conn
         if errors:
             raise all_failed(errors)
-        return super().connect(conninfo, **kwargs)
+        return _own(super().connect(conninfo, **kwargs), cls)
