@@ -49,6 +49,8 @@ language sql stable as $$
            select r.keep from commandbus.command_bus_retention r
             where r.kind = k.kind and r.domain in (d.name, '*') order by r.domain = '*' limit 1) r
      where r.keep is not null
+       -- what moves is compared with its copy
+       and not exists (select from commandbus.command_bus_move m where m.domain = d.name and m.finished_at is null)
      order by d.name, k.place
 $$;
 
