@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Rows of a chunk, and numbers of the whole audit that one looks at.
 CHUNK_ROWS = 2_000
 CHUNK_EVENTS = 5_000
+#: Those that one removal takes: each is on record, and shown by the doctor.
+REMOVED_EVENTS = 50_000
 #: Chunks of the audit that one statement compares.
 COMPARED_CHUNKS = 200
 #: Before the first number, and after the last one.
@@ -91,8 +93,8 @@ class Copy:
 
     async def require_layout(self) -> None:
         """Refuse two databases whose tables differ: rows are carried as they are."""
-        here = dict(await self.source.patient.rows(_LAYOUT, (self.domain,)))
-        there = dict(await self.target.patient.rows(_LAYOUT, (self.domain,)))
+        here: dict[str, str] = dict(await self.source.patient.rows(_LAYOUT, (self.domain,)))
+        there: dict[str, str] = dict(await self.target.patient.rows(_LAYOUT, (self.domain,)))
         for part, columns in here.items():
             if there.get(part) != columns:
                 raise InvalidOperationError(
@@ -127,7 +129,7 @@ class Copy:
         """Remove the events of the domain where it was."""
         after: int | None = _FIRST
         while after is not None:
-            params = (self.move_id, after, CHUNK_EVENTS)
+            params = (self.move_id, after, REMOVED_EVENTS)
             after = await self.source.patient.value(_FORGET_EVENTS, params)
             self._say("removing events of the audit")
 

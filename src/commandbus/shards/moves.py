@@ -145,5 +145,5 @@ async def thaw(gateway: Gateway, domain: str, table: str) -> None:
 
 async def carry_numbers(source: Gateway, target: Gateway, domain: str) -> None:
     """Let new numbers come after those that the domain has."""
-    numbers = dict(await source.rows(_NUMBERS, (domain,)))
+    numbers: dict[str, int] = dict(await source.rows(_NUMBERS, (domain,)))
     await target.value(_GO_PAST, (list(numbers), list(numbers.values())))

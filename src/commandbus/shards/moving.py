@@ -212,6 +212,7 @@ class _Run:
         await moves.begin_arriving(self.target, self.move, await self._queues())
         await self.pages.require_layout()
         if self.move.phase == "copying":
+            await moves.note(self.target, self._id, "copying")  # it may have been further
             for _ in range(WALKS_AHEAD):
                 if await self.pages.ahead() < LITTLE_ROWS:
                     break

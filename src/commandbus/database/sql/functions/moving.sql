@@ -119,8 +119,19 @@ begin
             select from commandbus.command_bus_shard s
              where commandbus.shard_of(s, m.domain) is not distinct from s.shard));
     if not found and not exists (select from commandbus.command_bus_move m
-                                  where m.move_id = p_move_id and m.phase = p_phase) then
+                                  where m.move_id = p_move_id
+                                    and (m.phase = p_phase or m.phase = 'finished' and p_phase = 'switched')) then
         raise exception 'the move cannot become % now', p_phase using errcode = 'CB003', detail = p_move_id::text;
+    end if;
+end $$;
+
+-- For those who remove history: what moves is compared with its copy, and neither may lose what the other refers to.
+create or replace function commandbus.refuse_while_moving(p_domain text) returns void
+language plpgsql as $$
+begin
+    if exists (select from commandbus.command_bus_move m where m.domain = p_domain and m.finished_at is null) then
+        raise exception 'domain % is being moved to another shard: nothing is removed meanwhile',
+            quote_literal(p_domain) using errcode = 'CB003', hint = 'repeat it when the move is over';
     end if;
 end $$;
 

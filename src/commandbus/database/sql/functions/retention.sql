@@ -248,6 +248,7 @@ declare
     v_seen  int;
     v_ids   uuid[];
 begin
+    perform commandbus.refuse_while_moving(p_domain);
     select count(*), array_agg(p.command_id) filter (where p.domain = p_domain),
            (array_agg(commandbus.iso8601(p.created_at) || '/' || p.command_id
                       order by p.created_at desc, p.command_id desc))[1]

@@ -20,6 +20,7 @@ declare
     v_marked   int;
     v_seen     int;
 begin
+    perform commandbus.refuse_while_moving(p_domain);
     for v_batch in
         select b.batch_id from commandbus.command_bus_batch b
          where b.pruning_since is not null and b.domain = p_domain
