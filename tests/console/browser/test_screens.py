@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.canaries import assert_hidden
 from tests.console.browser.chromium import Window
 from tests.console.browser.seeded import World, addresses, deployment, empty, full
+from tests.console.browser.test_restarts import elsewhere
+from tests.console.test_hostile_rows import MARKUP, SCRIPT, TURNED, poison
 from tests.http_server import Served
 
 Error: Any = pytest.importorskip("playwright.sync_api").Error
@@ -20,15 +23,18 @@ NOT_NOW = {200, 400, 404, 409}
 OWN = {"/find", "/help", "/me", "/tokens"}
 WIDTHS = (390, 820, 1440)
 NARROWEST = 320
+#: Tables that have more columns than their window shows.
+WIDER = """[...document.querySelectorAll("main .table-box")]
+  .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.ariaLabel)"""
 
 
 @pytest.fixture(scope="module")
-def data(server: Any, template: str) -> Iterator[tuple[Served, World]]:
+def data(server: Any, template: str) -> Iterator[tuple[Served, World, str]]:
     from tests.conftest import _new_database
 
     for dsn in _new_database(server, template):
-        with deployment(dsn, full, workers=False) as found:
-            yield found
+        with deployment(dsn, full, workers=False) as (service, world):
+            yield service, world, dsn
 
 
 def look_at_all(window: Window, paths: list[str], **options: Any) -> None:
@@ -64,6 +70,7 @@ def look(
     for width in (*WIDTHS, NARROWEST):
         page.set_viewport_size({"width": width, "height": 900})
         assert window.sideways() <= 0, (path, width, window.sideways())
+        assert page.evaluate(WIDER) == [], (path, width)
         if width in deeply:
             # So high that the bar at the end of a phone's screen covers nothing.
             page.set_viewport_size({"width": width, "height": 4000})
@@ -75,8 +82,8 @@ def look(
     window.check(path)
 
 
-def test_every_screen_with_data(browser: Any, data: tuple[Served, World]) -> None:
-    service, world = data
+def test_every_screen_with_data(browser: Any, data: tuple[Served, World, str]) -> None:
+    service, world, _ = data
     window = Window(browser, service.url)
     window.sign_in(world.tokens["ada"])
     look_at_all(window, addresses(world))
@@ -84,9 +91,9 @@ def test_every_screen_with_data(browser: Any, data: tuple[Served, World]) -> Non
 
 
 def test_who_may_only_read_sees_what_cannot_be_done_and_why(
-    browser: Any, data: tuple[Served, World]
+    browser: Any, data: tuple[Served, World, str]
 ) -> None:
-    service, world = data
+    service, world, _ = data
     window = Window(browser, service.url, viewport={"width": 390, "height": 844})
     window.sign_in(world.tokens["reader"])
     paths, ids = addresses(world), world.ids
@@ -104,9 +111,9 @@ def test_who_may_only_read_sees_what_cannot_be_done_and_why(
 
 
 def test_every_screen_denied_says_which_scope_is_missing(
-    browser: Any, data: tuple[Served, World]
+    browser: Any, data: tuple[Served, World, str]
 ) -> None:
-    service, world = data
+    service, world, _ = data
     window = Window(browser, service.url)
     window.expected = ("status of 403",)
     window.sign_in(world.tokens["denied"])
@@ -117,6 +124,34 @@ def test_every_screen_denied_says_which_scope_is_missing(
     assert "scope" in window.page.inner_text("main")
     look_at_all(window, [each for each in paths if each not in deep], allowed=(403,), deeply=())
     window.close()
+
+
+def test_what_others_wrote_into_rows_does_nothing_on_any_screen(
+    browser: Any, data: tuple[Served, World, str]
+) -> None:
+    service, world, dsn = data
+
+    async def write() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+            assert await poison(conn, SCRIPT + MARKUP + TURNED) > 5
+
+    elsewhere(write)
+    window = Window(browser, service.url, viewport={"width": 390, "height": 844})
+    window.page.on("dialog", lambda each: window.faults.append(f"says {each.message}"))
+    window.sign_in(world.tokens["ada"])
+    wrong = []
+    for path in addresses(world):
+        window.expected = tuple(f"status of {each}" for each in NOT_NOW)
+        window.open(path)
+        try:
+            # No policy was broken, nothing was asked for elsewhere, no script ran.
+            window.check(path)
+            assert window.sideways() <= 0
+        except AssertionError as error:
+            wrong.append(f"{path}: {str(error)[:500]}")
+            window.faults.clear()
+    window.close()
+    assert not wrong, "\n\n".join(wrong)
 
 
 def test_every_screen_empty(browser: Any, dsn: str) -> None:
