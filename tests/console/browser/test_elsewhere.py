@@ -107,15 +107,15 @@ def test_times_are_those_of_the_viewer_also_when_clocks_change(
         assert "UTC" not in page.inner_text("#live"), path
 
     page.goto(f"{service.url}/console/commands")
-    page.locator("[name=created_after]").fill(BEFORE)
-    page.locator("[name=created_before]").fill(AFTER)
+    page.locator("#f-created_after").fill(BEFORE)
+    page.locator("#f-created_before").fill(AFTER)
     page.get_by_role("button", name="Show", exact=True).last.click()
     page.wait_for_url("**created_before=**")
     sent = parse_qs(urlsplit(page.url).query)
     for field, typed in (("created_after", BEFORE), ("created_before", AFTER)):
         wanted = datetime.fromisoformat(typed).replace(tzinfo=zone).astimezone(UTC)
         assert datetime.fromisoformat(sent[field][0]) == wanted, field
-        assert page.input_value(f"[name={field}]") == typed
+        assert page.input_value(f"#f-{field}") == typed
     window.check(name)
     window.close()
 

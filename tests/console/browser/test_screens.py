@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from commandbus import CommandBus
 from tests.canaries import assert_hidden
 from tests.console.browser.chromium import Window
 from tests.console.browser.seeded import World, addresses, deployment, empty, full
-from tests.console.browser.test_restarts import elsewhere
 from tests.console.test_hostile_rows import MARKUP, SCRIPT, TURNED, poison
 from tests.http_server import Served
 
@@ -29,12 +29,12 @@ WIDER = """[...document.querySelectorAll("main .table-box")]
 
 
 @pytest.fixture(scope="module")
-def data(server: Any, template: str) -> Iterator[tuple[Served, World, str]]:
+def data(server: Any, template: str) -> Iterator[tuple[Served, World]]:
     from tests.conftest import _new_database
 
     for dsn in _new_database(server, template):
-        with deployment(dsn, full, workers=False) as (service, world):
-            yield service, world, dsn
+        with deployment(dsn, full, workers=False) as found:
+            yield found
 
 
 def look_at_all(window: Window, paths: list[str], **options: Any) -> None:
@@ -82,8 +82,8 @@ def look(
     window.check(path)
 
 
-def test_every_screen_with_data(browser: Any, data: tuple[Served, World, str]) -> None:
-    service, world, _ = data
+def test_every_screen_with_data(browser: Any, data: tuple[Served, World]) -> None:
+    service, world = data
     window = Window(browser, service.url)
     window.sign_in(world.tokens["ada"])
     look_at_all(window, addresses(world))
@@ -91,9 +91,9 @@ def test_every_screen_with_data(browser: Any, data: tuple[Served, World, str]) -
 
 
 def test_who_may_only_read_sees_what_cannot_be_done_and_why(
-    browser: Any, data: tuple[Served, World, str]
+    browser: Any, data: tuple[Served, World]
 ) -> None:
-    service, world, _ = data
+    service, world = data
     window = Window(browser, service.url, viewport={"width": 390, "height": 844})
     window.sign_in(world.tokens["reader"])
     paths, ids = addresses(world), world.ids
@@ -111,9 +111,9 @@ def test_who_may_only_read_sees_what_cannot_be_done_and_why(
 
 
 def test_every_screen_denied_says_which_scope_is_missing(
-    browser: Any, data: tuple[Served, World, str]
+    browser: Any, data: tuple[Served, World]
 ) -> None:
-    service, world, _ = data
+    service, world = data
     window = Window(browser, service.url)
     window.expected = ("status of 403",)
     window.sign_in(world.tokens["denied"])
@@ -126,16 +126,20 @@ def test_every_screen_denied_says_which_scope_is_missing(
     window.close()
 
 
-def test_what_others_wrote_into_rows_does_nothing_on_any_screen(
-    browser: Any, data: tuple[Served, World, str]
-) -> None:
-    service, world, dsn = data
-
-    async def write() -> None:
+def test_what_others_wrote_into_rows_does_nothing_on_any_screen(browser: Any, dsn: str) -> None:
+    async def poisoned(bus: CommandBus, world: World) -> World:
+        await full(bus, world)
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
             assert await poison(conn, SCRIPT + MARKUP + TURNED) > 5
+        return world
 
-    elsewhere(write)
+    with deployment(dsn, poisoned, workers=False) as (service, world):
+        wrong = faults_of(browser, service, world)
+    assert not wrong, "\n\n".join(wrong)
+
+
+def faults_of(browser: Any, service: Served, world: World) -> list[str]:
+    """Of every screen: a policy that was broken, a request elsewhere, a script, a page too wide."""
     window = Window(browser, service.url, viewport={"width": 390, "height": 844})
     window.page.on("dialog", lambda each: window.faults.append(f"says {each.message}"))
     window.sign_in(world.tokens["ada"])
@@ -144,14 +148,13 @@ def test_what_others_wrote_into_rows_does_nothing_on_any_screen(
         window.expected = tuple(f"status of {each}" for each in NOT_NOW)
         window.open(path)
         try:
-            # No policy was broken, nothing was asked for elsewhere, no script ran.
             window.check(path)
             assert window.sideways() <= 0
         except AssertionError as error:
             wrong.append(f"{path}: {str(error)[:500]}")
             window.faults.clear()
     window.close()
-    assert not wrong, "\n\n".join(wrong)
+    return wrong
 
 
 def test_every_screen_empty(browser: Any, dsn: str) -> None:

@@ -76,7 +76,7 @@ def test_one_command_is_edited_and_sent_again(
     service, world, bank = place
     window = Window(browser, service.url)
     window.sign_in(world.tokens["ada"])
-    page, keys = window.page, Keyboard(window.page)
+    page, keys, done = window.page, Keyboard(window.page), len(bank.transfers)
     keys.press("/")
     keys.type(str(world.commands["transfer"]))
     with page.expect_navigation():
@@ -101,7 +101,7 @@ def test_one_command_is_edited_and_sent_again(
     says(page, "the form had lost it")
     # What was hidden kept its value, and the number all its digits.
     sent = {"amount": 9007199254740991, "currency": "EUR", "password": bank.password}
-    assert bank.transfers == [sent]
+    assert bank.transfers[done:] == [sent]
     window.check("one edit")
     window.close()
 
@@ -250,7 +250,7 @@ def test_the_same_is_done_without_a_script(browser: Any, place: tuple[Served, Wo
     page.locator("[name=reason]").fill("to see it again")
     page.get_by_role("button", name=page.inner_text("h1")).click()
     page.get_by_role("button", name="Stop").click()
-    assert "0 of " in page.inner_text("body")
+    assert "Nothing was changed" in page.inner_text("body")
     page.get_by_role("link", name=re.compile("^Resume with")).click()
     page.locator("[name=reason]").fill("it was nothing")
     page.get_by_role("button", name=page.inner_text("h1")).click()
