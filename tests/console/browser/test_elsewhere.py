@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from commandbus import CommandBus
 from tests.console.browser.chromium import Window
-from tests.console.browser.seeded import World, deployment, payments
+from tests.console.browser.seeded import World, declare, deployment, fail_many
 from tests.console.browser.test_live import waiting
 from tests.http_server import Served
 
@@ -25,12 +26,10 @@ LIGHTNESS = """([selector, name]) => {
 BEFORE, AFTER = "2026-04-04T12:00", "2026-04-06T12:00"
 
 
-async def parked(bus: Any, world: World) -> World:
-    from tests.console.browser.seeded import declare, fail_many
-
+async def parked(bus: CommandBus, world: World) -> World:
+    """One command that failed, and some that wait."""
     declare(bus, world)
     await waiting(bus, world)
-    await bus.send_many("email", payments(1, kind="SendInvoice"))
     await fail_many(bus, world, {"account": 1})
     return world
 
