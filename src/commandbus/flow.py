@@ -234,12 +234,11 @@ def check_seconds(value: object, name: str, low: float, high: float) -> float:
     return float(seconds)
 
 
-def check_key(value: Any, name: str) -> str:
+def check_key(value: object, name: str) -> str:
     """Return a key, or raise InvalidInputError."""
-    is_key = isinstance(value, str) and 1 <= len(value) <= MAX_KEY_LENGTH
-    if not is_key or not is_storable(value):
-        raise InvalidInputError(f"{name} must be a text of 1 to {MAX_KEY_LENGTH} characters")
-    return value
+    if isinstance(value, str) and 1 <= len(value) <= MAX_KEY_LENGTH and is_storable(value):
+        return value
+    raise InvalidInputError(f"{name} must be a text of 1 to {MAX_KEY_LENGTH} characters")
 
 
 def _refuse_both(given: dict[str, Any], one: str, other: str) -> None:
