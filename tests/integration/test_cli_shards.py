@@ -119,5 +119,5 @@ def test_a_domain_is_moved_with_its_history_by_one_command(
     shown = shards("status")
     assert shown.exit_code == 0, shown.stdout
     assert "mail: has left\n" in shown.stdout
-    assert sent in run("list", "mail", "--map", str(file)).stdout
+    assert sent in run("show", sent, "--map", str(file)).stdout
     assert json.loads(shards("move", "mail", "--to", "one", "--json").stdout)["map_version"] == 3

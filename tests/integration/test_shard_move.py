@@ -16,7 +16,6 @@ import pytest
 from commandbus.bus import CommandBus
 from commandbus.database.gateway import Gateway
 from commandbus.errors import (
-    CommandBusError,
     DomainMovingError,
     DuplicateCommandError,
     InvalidOperationError,
@@ -183,10 +182,10 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> Callable[
 DEATHS = [
     (".begin_leaving(", 1), (".begin_arriving(", 1), (".put_moved_events(", 1),
     (".put_moved_rows(", 2), (".note_move(", 1), (".close_leases(", 1), (".mark_frozen(", 1),
-    (".freeze_table(", 40), (".put_moved_rows(", 5), (".go_past_numbers(", 1), (".note_move(", 3),
-    (".note_move(", 2), (".adopt_map(", 1), (".adopt_map(", 2), (".note_move(", 1),
-    (".thaw_table(", 3), (".forget_moved_rows(", 3),
-    (".forget_moved_events(", 1), (".note_move(", 1), (".open_leases(", 1), (".note_move(", 2),
+    (".freeze_table(", 40), (".put_moved_rows(", 1), (".put_moved_rows(", 1),
+    (".go_past_numbers(", 1), (".note_move(", 3), (".note_move(", 4), (".adopt_map(", 1),
+    (".adopt_map(", 2), (".note_move(", 1), (".thaw_table(", 3), (".forget_moved_rows(", 3),
+    (".forget_moved_events(", 1), (".note_move(", 3), (".open_leases(", 1),
 ]  # fmt: skip
 
 
@@ -214,13 +213,10 @@ async def test_move_that_is_killed_again_and_again_goes_on(
                 await move_domain(known, "mail", "one")
             except Killed:
                 deaths += 1
-            except CommandBusError as error:
-                assert "is on shard 'one' already" in str(error)  # noqa: PT017
             revive()
             await send(3)
-        assert deaths >= len(DEATHS) - 2
-        with suppress(InvalidOperationError):  # it was over
-            await move_domain(known, "mail", "one")
+        assert deaths == len(DEATHS)
+        await move_domain(known, "mail", "one")
         await send(5)
         await bus.run_worker("mail", until_empty=True)
     assert set((await amounts(empty_dsn)).values()) == {0}
@@ -251,7 +247,7 @@ async def test_worker_of_the_old_shard_is_refused_after_the_move(dsn: str, empty
             if each == dsn:
                 await bus.sharded.look_at_maps()
                 await bus.run_worker("mail", until_empty=True)
-            assert await rows(each, complete, str(sent), msg_id, epoch) == []
+            assert await rows(each, complete, str(sent), msg_id, epoch) == [(sent,)]  # refused
         assert done == [sent]
         trail = [event.event_type for event in await bus.get_audit_trail(sent)]
         assert trail.count("COMPLETED") == 1
@@ -358,7 +354,7 @@ async def test_events_keep_their_order_and_their_former_numbers_are_known(
         [("two", number)] for number, _ in before
     ]
     removed = (
-        "select sum(row_count) from commandbus.command_bus_audit_removal where actor like 'move %'"
+        "select sum(row_count) from commandbus.command_bus_audit_removal where actor like 'move %%'"
     )
     assert await rows(empty_dsn, removed) == [(len(before),)]
 
