@@ -243,11 +243,9 @@ async def test_worker_of_the_old_shard_is_refused_after_the_move(dsn: str, empty
             "jsonb_build_object("
             "'command_id', %s::text, 'msg_id', %s::bigint, 'lease_epoch', %s::bigint)))"
         )
-        for each in (empty_dsn, dsn):
-            if each == dsn:
-                await bus.sharded.look_at_maps()
-                await bus.run_worker("mail", until_empty=True)
-            assert await rows(each, complete, str(sent), msg_id, epoch) == [(sent,)]  # refused
+        assert await rows(empty_dsn, complete, str(sent), msg_id, epoch) == [(sent,)]  # refused
+        await bus.sharded.look_at_maps()
+        await bus.run_worker("mail", until_empty=True)
         assert done == [sent]
         trail = [event.event_type for event in await bus.get_audit_trail(sent)]
         assert trail.count("COMPLETED") == 1

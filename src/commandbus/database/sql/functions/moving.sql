@@ -136,7 +136,7 @@ begin
 end $$;
 
 -- On the queue of a domain that closes: a message that somebody wants to lease stays as it is, as if it were not due.
-create or replace function commandbus.hold_message() returns trigger
+create or replace function commandbus.pass_over_message() returns trigger
 language plpgsql as $$
 begin
     return null;
@@ -152,7 +152,7 @@ begin
     perform commandbus.close_domains(array[p_domain]);
     -- only a lease counts how often a message was read
     execute format('create or replace trigger commandbus_closed before update on pgmq.%I for each row'
-                   ' when (new.read_ct > old.read_ct) execute function commandbus.hold_message()', v_table);
+                   ' when (new.read_ct > old.read_ct) execute function commandbus.pass_over_message()', v_table);
 end $$;
 
 -- Lets both happen again. A domain that has left lets nothing in by another trigger.
@@ -312,7 +312,7 @@ begin
                            'pgmq.' || quote_ident('q_' || commandbus.physical_queue(v_item.sequence)), 'msg_id') end;
         execute format('select s.last_value from %s s', v_name) into v_here;
         if v_here <= v_item.last then
-            -- Others may take numbers at this moment: not so many.
+            -- Others may take numbers meanwhile: fewer than these.
             perform setval(v_name, v_item.last + case v_item.sequence when '' then 1000 else 1 end);
         end if;
     end loop;

@@ -46,7 +46,7 @@ language sql stable as $$
         (37, 'command_bus_retention', 'kind', 'domain kind', null, null),
         (38, 'command_bus_setting', 'name', 'name', 'setting', null)
     )
-    select k.place, k.part, to_regclass('commandbus.' || k.part), string_to_array(k.keys, ' '),
+    select k.place, k.part, to_regclass(split_part('commandbus.here', '.', 1) || '.' || k.part), string_to_array(k.keys, ' '),
            string_to_array(k.unique_by, ' '),
            case k.scope
                when 'batch' then 't.batch_id in (select b.batch_id from commandbus.command_bus_batch b'
