@@ -12,7 +12,7 @@ import pytest
 from commandbus import CommandBus
 from commandbus.database.pgmq import RemoteQueue
 from commandbus.handover.messages import _signature
-from tests.integration.test_handover import DOMAIN, KEY, RESULTS, handing, say, sent, taken
+from tests.integration.test_handover import DOMAIN, KEY, RESULTS, handing, sent, taken
 from tests.waiting import until_status
 
 pytestmark = pytest.mark.postgres
