@@ -119,7 +119,7 @@ class Preparer:
             command.correlation_id, max_attempts, options=command.options,
         )  # fmt: skip
         if not may_be_unique:
-            refuse_unique(prepared)
+            refuse_unique_key(prepared.flow)
         return prepared
 
     def closing_command(self, domain: str, command: BatchCommand | TypedCommand) -> bytes:
@@ -134,7 +134,7 @@ class Preparer:
             domain, command.command_type, command.command_id, command.data, command.reply_to, None,
             options=command.options,
         )  # fmt: skip
-        refuse_unique(prepared)
+        refuse_unique_key(prepared.flow)
         flow = prepared.flow or Flow()
         if flow.deliver_at is not None or flow.expires_at is not None:
             raise InvalidInputError(
@@ -200,9 +200,9 @@ class Preparer:
         return NO_REPLY if self._settings.replies == "none" else self._settings.replies
 
 
-def refuse_unique(command: NewCommand) -> None:
-    """Refuse a command with a unique key where it must be sent whatever others do."""
-    if command.flow is not None and command.flow.unique_key is not None:
+def refuse_unique_key(flow: Flow | None) -> None:
+    """Refuse a unique key where a command must be sent whatever others do."""
+    if flow is not None and flow.unique_key is not None:
         raise InvalidInputError(
             "a batch is created with all its commands, so none of them has a unique_key; use send, "
             "or send_many with batch_id"

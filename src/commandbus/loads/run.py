@@ -17,7 +17,7 @@ from typing import Any, Literal, LiteralString
 from uuid import UUID
 
 from commandbus.commands.drafting import drafted
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.preparing import Preparer, refuse_unique_key
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
@@ -255,6 +255,7 @@ class LoadRun:
                 domain, row.command_type, row.command_id, row.data, row.reply_to,
                 row.correlation_id, options=self._options(row),
             )  # fmt: skip
+            refuse_unique_key(command.flow)
             command = drafted(domain, command, self._drafts)
         except InvalidInputError as error:
             raise self._reader.error_at(place, error) from error
