@@ -1829,7 +1829,7 @@ function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns intege
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8901c416a3980f94aa35c95f0f066bf1
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 1c5829428f3c07a5f359f206d316f9aa
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.take_levels(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
