@@ -1661,7 +1661,7 @@ function commandbus.request_batch_cancel(p_domain text, p_batch_id uuid, p_reaso
 function commandbus.request_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 21ce78e601caf91e82f3308e5d7f8b77
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7fe48a49099a6a26ecf8dd19f09133bb
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body dacb3229f585d91f43aa9893e280de73
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
