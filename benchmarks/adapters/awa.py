@@ -58,6 +58,7 @@ class AwaAdapter(Adapter):
         given = self._ready or [Work(**PAYLOAD) for _ in range(count)]
         self._ready = []
         if self.settings.get("sync"):
+            assert self._sync_client is not None
             sent = self._sync_client.enqueue_many_copy(given, queue="bench")
         else:
             sent = await self._client.enqueue_many_copy(given, queue="bench")
