@@ -39,7 +39,8 @@ select string_agg(format('select %1$L where exists (select from %1$s)', c.oid::r
 #: The functions that queues have of their own, which come and go with them.
 _OF_QUEUES = """
 select string_agg(p.oid::regprocedure::text, ', ') from pg_proc p
- where p.pronamespace::regnamespace::text = 'commandbus' and p.proname ~ '^queue_(take|put|fill|drop)_'
+ where p.pronamespace::regnamespace::text = 'commandbus'
+   and p.proname ~ '^queue_(take|put|fill|drop)_'
 """
 #: The audit and its seals, which refuse to be emptied.
 _GUARDED = """

@@ -539,21 +539,30 @@ async def test_leases_that_come_with_an_end_after_the_stop_are_given_back(bench:
 async def test_with_few_places_the_next_is_leased_with_the_end_also_without_limits(
     bench: Bench,
 ) -> None:
+    bench.room.is_small = True
+    # Nothing is known to wait: an end does not look.
+    assert bench.receiver.refill(is_limited=False) is None
+    bench.store.receives = [[a_lease() for _ in range(5)]]
+    await bench.receiver.step()
+    bench.room.is_small = False
     assert bench.receiver.refill(is_limited=False) is None
     bench.room.is_small = True
     options = bench.receiver.refill(is_limited=False)
     assert options is not None
-    # Full groups too: they are where the commit is dear.
     bench.receiver.refilled(options, [a_lease() for _ in range(5)], time.monotonic())
     assert bench.receiver.refill(is_limited=True) is None
-    assert bench.receiver.refill(is_limited=False) is not None
+    options = bench.receiver.refill(is_limited=False)
+    assert options is not None
+    bench.receiver.refilled(options, [a_lease()], time.monotonic())
+    assert bench.receiver.refill(is_limited=False) is None
 
 
 async def test_with_few_places_a_look_at_the_head_is_a_receive_of_its_own(bench: Bench) -> None:
     bench.room.is_small = True
+    bench.receiver._has_plenty = True
     bench.receiver._head_at -= receiver_module.HEAD_SECONDS
     assert bench.receiver.refill(is_limited=False) is None
-    bench.store.receives = [[a_lease()]]
+    bench.store.receives = [[a_lease() for _ in range(5)]]
     await bench.receiver.step()
     assert bench.store.asked_for[0]["from_head"] is True
     assert bench.receiver.refill(is_limited=False) is not None
@@ -562,7 +571,7 @@ async def test_with_few_places_a_look_at_the_head_is_a_receive_of_its_own(bench:
 async def test_a_place_that_stays_free_after_an_end_is_asked_for_by_the_receiver(
     bench: Bench,
 ) -> None:
-    bench.room.is_small = True
+    bench.room.is_small = bench.receiver._has_plenty = True
     bench.room.room = 0
     await bench.receiver.step()  # it waits for room
     bench.room.room = 2
@@ -574,7 +583,7 @@ async def test_a_place_that_stays_free_after_an_end_is_asked_for_by_the_receiver
 
 
 async def test_leases_that_come_with_ends_make_the_worker_busy_like_others(bench: Bench) -> None:
-    bench.room.is_small = True
+    bench.room.is_small = bench.receiver._has_plenty = True
     bench.receiver.is_idle = True
     bench.receiver._busy_since = time.monotonic() - 2 * receiver_module.BUSY_AFTER_SECONDS
     options = bench.receiver.refill(is_limited=False)

@@ -122,12 +122,14 @@ class Receiver(Loop):
         None: nothing. Otherwise `refilled` must follow. Under limits nothing too while each group
         is full: then others than those at a limit are done, and it is faster to end and to lease at
         once, on two connections, than one after the other. Without limits only where there are few
-        places, for which a second commit is dear, and not when a look at the head is due.
+        places, for which a second commit is dear, while each group is full, so that there probably
+        is more, and not when a look at the head is due.
         """
         if is_limited:
             is_busy = self._has_plenty
         else:
-            is_busy = not self.room.has_few() or self._is_head_due(time.monotonic())
+            is_few = self._has_plenty and self.room.has_few()
+            is_busy = not is_few or self._is_head_due(time.monotonic())
         is_busy = is_busy or self._is_asking or self.is_stopping
         quantity = 0 if is_busy else self.room.wanted()
         if quantity <= 0:
