@@ -925,6 +925,8 @@ function commandbus.batch_facts(p_domain text, p_batch_id uuid) returns TABLE(is
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cdfdefc307dee5bf1100aef446615fe6
 function commandbus.begin_arriving(p_move_id uuid, p_domain text, p_from_shard text, p_to_shard text, p_queues text[]) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6231325f1fae733105592da74358a69
+function commandbus.begin_batches(p_domain text, p_batch_ids uuid[], p_now timestamp with time zone) returns boolean
+    plpgsql, volatile, body 172479ebeb8ca6af955705fa9e00dc9a
 function commandbus.begin_check(p_kind text, p_domain text, p_actor text, p_reason text DEFAULT NULL::text, p_seen_run bigint DEFAULT NULL::bigint) returns bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 54ca97c3ac4acbee80e61fc2edcb4423
 function commandbus.begin_console_session(p_session_id uuid, p_secret_hash bytea, p_token_id text, p_user_id text, p_longest interval, p_token_ends timestamp with time zone, p_details jsonb) returns timestamp with time zone
@@ -1060,11 +1062,11 @@ function commandbus.command_payload(p_domain text, p_command_id uuid) returns te
 function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABLE(command_type text, stands text, body text, secret_keys text[])
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4492976165e61badb25c30582ac7a2b
 function commandbus.complete_and_receive(p_domain text, p_items jsonb, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb, p_mark_in_progress boolean, p_except text[], p_count_every text[], p_places integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone, is_lost boolean)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 01939704792c65fe73a5880c08c7feb5
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 49522931307cc7f37ef7966d12070879
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body b74f7ac29a2289345fdf2aac67271ab2
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0cdb1fe1ea5f46edd5a77b92e80ccb91
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 71b8f0bc2592bf50f438ea7b35ea72d2
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
@@ -1173,8 +1175,8 @@ function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timest
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5d688fbf32b7eddb8c31d611a4300149
 function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a97dbce482a07e2c317dca7cf721df9b
-function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb, has_key boolean)
-    plpgsql, volatile, body 21643b8e37cbdc17ab2a436a144af7b2
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, error_details jsonb, error_stack jsonb, snoozes integer, meta jsonb, has_key boolean)
+    plpgsql, volatile, body b7ecc2d96b1c9ab4aacdf7963c64bb62
 function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body e92a5c2bb28c13a3d95c9270e17ba75b
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
@@ -1202,7 +1204,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body f01c4d4e328b17eeb5db7ea9dac690ea
+    sql, immutable, body da2a087f37d9d358888ed1175000d3aa
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1228,11 +1230,13 @@ function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with ti
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8eb7ebb77e4b1440e40fe8b0e1c6e6f0
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 127ac8a23be340e7ca21cd93cc59458e
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body eb148def84be933279dbfbbee58ac746
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
 function commandbus.fail_schedule(p_schedule_id uuid, p_version bigint, p_expected timestamp with time zone, p_error text, p_wait_seconds double precision) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24ce1bd9d269193782d08999deee090d
+function commandbus.failed_attempt(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision, p_stack jsonb) returns jsonb
+    sql, stable, body b58d79849c9b1ecf88f215fd3128ea37
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
@@ -1450,7 +1454,7 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
 function commandbus.make_queue_verbs(p_physical text) returns void
-    plpgsql, volatile, body 3ee26249aaff2a48cca10d4a2fd828e3
+    plpgsql, volatile, body 01666b6c3ff33276417e6136c3ff1efc
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
@@ -1554,7 +1558,7 @@ function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_g
 function commandbus.page_undecided(p_domains text[], p_newest_first boolean, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(ticket_id uuid, command_id uuid, sequence_no integer, domain text, batch_type text, child_count integer, reason text, created_by text, editor text, created_at timestamp with time zone, expires_at timestamp with time zone, digest text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 273e61658eca2d28d9f4be1768e7591c
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 73a6a802d383333506e9f321e1d37d6e
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 880f3e00826fa2db8b098de8d692967f
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
 function commandbus.parts_that_stay() returns TABLE(part text)
@@ -1604,13 +1608,13 @@ function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4df35ef078901af01ced0b6d238a135
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
-    plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
+    plpgsql, volatile, body 609d1cac5b7ee3e5f67a29f79e3d2c41
 function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 9912300a9f82f39861b7b8816f980ede
 function commandbus.put_keyed(p_domain text, p_command_ids uuid[], p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 52294cd9d91c59c1af48cbf783b0d95c
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
-    plpgsql, volatile, body d4480716275f58649885c1124f72a9c2
+    plpgsql, volatile, body 8c77d1e9aef2cd62edaba312222918a7
 function commandbus.put_moved_events(p_move_id uuid, p_chunk_no integer, p_after_id bigint, p_upto_id bigint, p_old_ids bigint[], p_rows text[], p_digest bytea) returns void
     plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 7ffef2476ed8fbbfec1924af4b99b726
 function commandbus.put_moved_rows(p_move_id uuid, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, p_rows text[], OUT o_rows integer, OUT o_digest bytea) returns record
@@ -1652,7 +1656,7 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body f48af8ec95ad8dadd39504b96ac06642
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e86ae21f70bcd0e98b9bce443f37425e
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 6ab670bae77bbab29eff094b319765d9
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
@@ -1708,7 +1712,7 @@ function commandbus.refuse_while_moving(p_domain text) returns void
 function commandbus.register_batch_types(p_types jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2058258c6886464c5e3634397b1a5fd9
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
-    plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
+    plpgsql, volatile, body 452e0da4ec8b3ad15697ba703579b77f
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 239b186b022a9b1d92703976679d63f5
 function commandbus.release_waiting(p_domain text, p_limit integer DEFAULT 1000) returns integer
@@ -1794,7 +1798,7 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
 function commandbus.retry_batch_because(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d914953269d12f2357fc565edfb0a281
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f60590515b27843fe9c2d200035811f1
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body cdf23b42235eeb2c871a1f100dec1646
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body b603fbe1ee775313bd043e85110526f5
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
@@ -1934,7 +1938,7 @@ function commandbus.tables_with_ice(p_domain text) returns SETOF regclass
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8901c416a3980f94aa35c95f0f066bf1
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 1c5829428f3c07a5f359f206d316f9aa
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.take_levels(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record

@@ -83,7 +83,7 @@ language sql immutable as $$
         ('claim_chore', '{worker}'),
         ('note_chore', '{worker}'),
         ('next_bulk', '{worker}'),
-        ('declare_secrets', '{worker,api}'),
+        ('declare_secrets', '{sender,worker,api}'),
         ('retention_due', '{worker,operator,reader}'),
         ('prune_due', '{worker}'),                     -- by the rules, which only the owner sets
         -- seals of the audit: worth nothing without the key, which the database does not have
