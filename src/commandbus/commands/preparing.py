@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 
 from commandbus.commands.drafting import Drafting
+from commandbus.commands.marks import Marks
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import Flow, SendOptions, check_flow
 from commandbus.keys import Keys
@@ -47,6 +48,7 @@ class Preparer:
         middleware: tuple[Middleware, ...] = (),
     ) -> None:
         self.drafting = Drafting(middleware)
+        self.marks = Marks()
         self._settings = settings
         self._policy = policy
         #: The types of payloads that this process knows, while handlers are registered.
@@ -78,10 +80,14 @@ class Preparer:
         kind: Any = type(data)
         if kind is not dict:
             data = written(data, is_checked=self._settings.validate_on_send)
-        if self._codecs and not fits and self._settings.validate_on_send:
+            if data.__class__ is not kind:  # it was a model
+                self.marks.meet(domain, command_type, kind)
+        if self._codecs:
             codec = self._codecs.get((domain, command_type))
             if codec is not None and codec.kind is not kind:  # else it was checked just now
-                codec.check(data)
+                self.marks.meet(domain, command_type, codec.kind)
+                if self._settings.validate_on_send and not fits:
+                    codec.check(data)
         return NewCommand(
             command_type=command_type,
             command_id=check_uuid(command_id),

@@ -148,6 +148,7 @@ class LoadRun:
         reader: Reader,
         on_progress: OnProgress | None,
     ) -> None:
+        self._store = store
         self._gateway = store.gateway
         self._preparer = preparer
         self._defaults = options_of(load.options)
@@ -268,6 +269,8 @@ class LoadRun:
     async def _commit(self) -> None:
         chunk, began = self._chunk, time.monotonic()
         commands, digest = encoding.sends(chunk.commands), chunk.digest()
+        if self._preparer.marks.untold:
+            await self._preparer.marks.tell_if_possible(self._store)
         try:
             checkpoint = (self._checkpoints + 1, self._rows + 1, commands, digest)
             if self.on_behalf is None:
