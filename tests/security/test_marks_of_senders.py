@@ -14,7 +14,9 @@ import pytest
 from commandbus import (
     BatchCommand,
     BlockingBus,
+    Command,
     CommandBus,
+    HandlerContext,
     Returns,
     Secret,
     command,
@@ -25,6 +27,7 @@ from tests.canaries import assert_hidden, new_canary
 from tests.conftest import Server
 from tests.http_world import ADMIN
 from tests.security.roled import RoledDatabase, roled_database
+from tests.waiting import until_status, working
 
 DOMAIN = "marked"
 
@@ -92,6 +95,23 @@ async def test_what_a_sender_marks_is_hidden_from_the_first_command_on(dsn: str,
         assert "seen" in text
         assert_hidden(text, "a payload")
         assert bus._preparer.marks.untold == {}
+
+
+@pytest.mark.parametrize("when", ["with a heartbeat", "at the end"])
+async def test_what_a_handler_sends_is_told_by_its_worker(dsn: str, when: str) -> None:
+    async with CommandBus.connect(dsn) as bus:
+
+        async def work(command: Command, ctx: HandlerContext) -> None:
+            ctx.send(Pay(new_canary(when)))
+
+        bus.register_handler("first", "Work", work)
+        command_id = await bus.send("first", "Work", new_id(), {})
+        async with working(bus, "first"):
+            await until_status(bus, "first", command_id, "COMPLETED")
+            if when == "with a heartbeat":
+                await bus._workers.shared.beat()
+                assert_hidden(await shown(dsn), "a payload")
+        assert_hidden(await shown(dsn), "a payload")
 
 
 def test_a_send_on_the_callers_connection_tells_apart_and_keeps_no_lock(dsn: str) -> None:

@@ -27,7 +27,7 @@ from commandbus.worker.running import Key, OnProgress, Run, TimeOuts
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
 PREFETCH_SECONDS = 0.05
-#: So many leased at once are few: a commit more costs the server more than they do.
+#: Up to this number leased at once are few: a commit more costs the server more than they do.
 FEW = 8
 #: How long a suspect waits for running handlers to end; then it runs beside them, unconfirmed.
 #: And how long the others wait for a suspect that runs alone.

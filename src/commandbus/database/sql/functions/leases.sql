@@ -136,7 +136,14 @@ begin
                jsonb_build_object('lease_epoch', s.lease_epoch), s.batch_id
           from stale s
     )
-    select s.command_id from stale s;
+    select s.command_id from stale s
+    union all
+    -- Commands that have gone to another shard with their domain: what this worker did is worth nothing here.
+    select i.command_id from item i
+     where not exists (select from commandbus.command_bus_command c
+                        where c.domain = i.domain and c.command_id = i.command_id)
+       and exists (select from commandbus.command_bus_move m
+                    where m.domain = p_domain and m.is_leaving and m.phase in ('switched', 'finished'));
 end $$;
 
 -- A suspect is about to run with nothing beside it: if this lease lapses too, the command is to blame.
