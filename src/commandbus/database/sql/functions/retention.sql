@@ -49,6 +49,8 @@ language sql stable as $$
            select r.keep from commandbus.command_bus_retention r
             where r.kind = k.kind and r.domain in (d.name, '*') order by r.domain = '*' limit 1) r
      where r.keep is not null
+       -- what moves is compared with its copy
+       and not exists (select from commandbus.command_bus_move m where m.domain = d.name and m.finished_at is null)
      order by d.name, k.place
 $$;
 
@@ -246,6 +248,7 @@ declare
     v_seen  int;
     v_ids   uuid[];
 begin
+    perform commandbus.refuse_while_moving(p_domain);
     select count(*), array_agg(p.command_id) filter (where p.domain = p_domain),
            (array_agg(commandbus.iso8601(p.created_at) || '/' || p.command_id
                       order by p.created_at desc, p.command_id desc))[1]
