@@ -1204,7 +1204,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body da2a087f37d9d358888ed1175000d3aa
+    sql, immutable, body 293183b7ff386fd38609ed096fd38a1e
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1494,7 +1494,7 @@ function commandbus.move_layout(p_domain text) returns TABLE(part text, columns 
 function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
     plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
 function commandbus.move_parts(p_domain text) returns TABLE(place integer, part text, relation regclass, keys text[], unique_by text[], scope text, early text)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c1834dd5e29edb34760d1f952886085e
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4275000c4a26e94b678c790227f84e2f
 function commandbus.move_rows(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb) returns SETOF text
     plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body d55bc35c113635719b4497a4e7c451c0
 function commandbus.moved_chunks(p_move_id uuid) returns TABLE(chunk_no integer, after_id bigint, upto_id bigint, row_count integer, digest bytea, is_whole boolean)
@@ -1724,7 +1724,7 @@ function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns
 function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8aeb22bb9eea523ae353b7d4a221b995
 function commandbus.remove_moved_events(p_move_id uuid, p_ids bigint[]) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 65a31e0457a3aeb6ffe6e696793c06ba
+    plpgsql, volatile, body 65a31e0457a3aeb6ffe6e696793c06ba
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
