@@ -104,6 +104,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
         "test_reschedule_guards",
+        "test_time_twins",
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
@@ -166,7 +167,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_flow_twins",
         "test_keys",
     ),
-    "key_doctor": ("test_key_repair", "test_key_twins", "test_doctor_twins", "test_doctor"),
+    "key_doctor": ("test_key_doctor_twins", "test_key_repair", "test_key_twins"),
     "levels": ("test_level_guards", "test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
@@ -186,7 +187,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "emptying": ("test_progress_guards", "test_emptying"),
     "handover": ("test_handed_over",),
-    "shards": ("test_left_in_domain", "test_shard_fence"),
+    "shards": ("test_shard_guards", "test_left_in_domain", "test_shard_fence"),
 }
 
 
@@ -286,6 +287,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
             "test_token_guards", "test_reschedule_guards", "test_flow_guards",
+            "test_key_doctor_twins", "test_shard_guards",
             "test_progress_guards", "test_place_guards",
         )  # fmt: skip
     return ()
