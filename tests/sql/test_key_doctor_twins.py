@@ -7,8 +7,9 @@ from uuid import UUID, uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
-from tests.sql.keyed import complete, drain, key_row, park, set_policy, waiting
+from tests.sql.keyed import complete, drain, key_row, park, send_keyed, set_policy, waiting
 
 OTHER = "orders"  # before ours, in the order of names
 
@@ -169,9 +170,27 @@ async def test_places_at_a_key_that_another_domain_has_and_this_one_lost_are_unk
     await lose_key(db)
     found = [code for code, _, _ in await findings(db, DOMAIN)]
     assert found == ["KEY_PLACE_LOST", "KEY_PLACE_UNKNOWN", "KEY_PLACE_UNKNOWN"]
+    query = "select max(since) from commandbus.command_bus_waiting where command_id = any(%s)"
+    before = await db.value(query, ids[1:])
     await repair(db)
     assert await findings(db, None) == []
+    assert await db.value(query, ids[1:]) == before  # who had a place still has it
     assert await drain(db) == ids
+
+
+async def test_a_repair_waits_for_no_key_that_its_commands_have_elsewhere(
+    db: Session, other: Session, session: Open
+) -> None:
+    ids = await send_twins(db)
+    commands = [{"command_id": str(i), "type": "Debit", "ordering_key": "b"} for i in ids]
+    await other.value("select commandbus.send_commands(%s, %s)", OTHER, Jsonb(commands))
+    await lose_place(db, ids[1])
+    sender = await session()
+    await send_keyed(sender, "b")
+    await db.rows("set lock_timeout = '2s'")
+    assert await repair(db) == 1
+    assert await waiting(db, "a") == ids[1:]
+    await sender.conn.rollback()
 
 
 async def test_what_is_leased_or_over_has_lost_no_place(db: Session) -> None:
