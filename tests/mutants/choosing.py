@@ -138,6 +138,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_gate_doctor_twins",
         "test_place_guards",
         "test_chore_guards",
         "test_gate_guards",
@@ -287,7 +288,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
             "test_token_guards", "test_reschedule_guards", "test_flow_guards",
-            "test_key_doctor_twins", "test_shard_guards",
+            "test_key_doctor_twins", "test_shard_guards", "test_gate_doctor_twins",
             "test_progress_guards", "test_place_guards",
         )  # fmt: skip
     return ()
