@@ -100,8 +100,12 @@ FAULTS = {
 }  # fmt: skip
 
 
+def repair_of(code: str) -> str:
+    return "repair_waiting" if code.startswith("WAITING") else "repair_places"
+
+
 @pytest.mark.parametrize("code", FAULTS)
-async def test_what_is_wrong_is_told_of_its_own_domain_and_of_no_other(
+async def test_what_is_wrong_is_told_of_its_own_domain_alone_and_repaired_there(
     db: Session, other: Session, code: str
 ) -> None:
     ids = await one_runs_and_two_wait(db, other)
@@ -111,6 +115,8 @@ async def test_what_is_wrong_is_told_of_its_own_domain_and_of_no_other(
     assert found[:2] == (code, DOMAIN)
     assert await findings(db, DOMAIN) == [found]
     assert await findings(db, OTHER) == []
+    assert len(await repair(db, repair_of(code))) == 1
+    assert await findings(db, None) == []
 
 
 @pytest.mark.parametrize("code", FAULTS)
@@ -121,8 +127,7 @@ async def test_of_two_domains_with_the_same_fault_one_is_repaired(
     for each in (db, other):
         await FAULTS[code](each, ids)
     before = await findings(db, OTHER)
-    verb = "repair_waiting" if code.startswith("WAITING") else "repair_places"
-    assert len(await repair(db, verb)) == 1
+    assert len(await repair(db, repair_of(code))) == 1
     assert await findings(db, None) == before
     assert ids[2] in await aside(db)  # who waits rightly still does
     assert await aside(other) >= {ids[2]}
@@ -152,6 +157,18 @@ async def test_a_gate_of_a_limit_is_of_use_whatever_the_other_domain_limits(
     assert await repair(db, "repair_places") == []
     query = "select count(*) from commandbus.command_bus_gate where domain = %s"
     assert await db.value(query, DOMAIN) == 1
+
+
+async def test_a_gate_of_a_key_is_of_use_while_its_type_has_a_limit_by_key(db: Session) -> None:
+    by_key = "p_type => 'Debit', p_by_key => true"
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    await db.value(f"select commandbus.set_limit(%s, {by_key}, p_max_running => 1)", DOMAIN)
+    await db.rows(
+        "insert into commandbus.command_bus_gate (domain, gate) values (%s, 'l:k:Debit/x')", DOMAIN
+    )
+    assert await findings(db, DOMAIN) == []
+    await db.value(f"select commandbus.clear_limit(%s, {by_key})", DOMAIN)
+    assert [code for code, _, _ in await findings(db, DOMAIN)] == ["GATE_UNUSED"]
 
 
 async def test_a_row_of_another_message_is_no_reason_to_wait(db: Session) -> None:
