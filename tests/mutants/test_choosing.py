@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.mutants.bench import Ran
+from tests.mutants.bench import Bench, Ran
 from tests.mutants.choosing import CallMap, asked, collected_files, load_calls
 from tests.mutants.forks import Verdict
 from tests.mutants.sql_sites import Mutant, all_mutants
@@ -94,9 +95,12 @@ def test_a_file_whose_record_was_cut_off_is_recorded_again(tmp_path: Path) -> No
 
 
 def test_the_tests_of_the_subjects_alone_may_be_asked() -> None:
-    near = collected_files({"activity", "reschedule"})
-    assert near == [
-        "tests/sql/test_activity.py", "tests/sql/test_reschedule.py",
-        "tests/sql/test_reschedule_guards.py",
-    ]  # fmt: skip
+    near = collected_files({"activity", "handover"})
+    assert near == ["tests/sql/test_activity.py", "tests/sql/test_handed_over.py"]
     assert set(near) < set(collected_files())
+
+
+def test_each_test_is_followed_by_another_so_that_its_fixtures_end() -> None:
+    items = [cast(Any, SimpleNamespace(nodeid=name)) for name in "abc"]
+    bench = Bench(items)
+    assert all(bench.following(item) is not item for item in items)
