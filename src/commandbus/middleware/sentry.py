@@ -94,13 +94,13 @@ class Sentry(Surrounding):
         """Give the attempt a scope of its own: what it notes is in no event of another."""
         isolation = _isolation() or Scope.get_isolation_scope()
         current = _current() or Scope.get_current_scope()
-        scope = LazyScope.of(isolation, self._described, call)
+        scope, inner = LazyScope.pair(isolation, current, self._described, call)
         if call._state is None:
             call._state = {self: scope}
         else:
             call._state[self] = scope
         _set_isolation(scope)
-        _set_current(LazyScope.of(current, None))
+        _set_current(inner)
         return None if call.owns_context else (isolation, current)
 
     def leave(self, call: Call, entered: tuple[Scope, Scope]) -> None:

@@ -58,10 +58,10 @@ language sql stable as $$
            k.early
       from known k
     union all
-    -- Its queues, and their archives: whole tables. Archives are history; of messages, those of replies do not change
-    -- anybody's work, but are read and deleted at any time.
+    -- Its queues, and their archives: whole tables. Archives are history, and replies are read where the domain is: only
+    -- its commands would be work here.
     select 40, c.relname, c.oid::regclass, '{msg_id}', '{msg_id}', 'true',
-           case when starts_with(c.relname, 'a_') then 'true' end
+           case when starts_with(c.relname, 'a_') or q.queue not like '%.commands' then 'true' end
       from commandbus.own_queues() q
      cross join (values ('q_'), ('a_')) k(prefix)
       join pg_class c on c.oid = to_regclass('pgmq.' || quote_ident(k.prefix || q.physical))
