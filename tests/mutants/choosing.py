@@ -42,6 +42,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "sending": ("test_sending", "test_commands", "test_locks"),
     "receiving": (
         "test_receive_guards",
+        "test_twins",
+        "test_lock_order",
         "test_second_times",
         "test_commands",
         "test_locks",
@@ -49,6 +51,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "leases": (
         "test_lease_guards",
+        "test_twins",
+        "test_time_twins",
         "test_second_times",
         "test_outcomes",
         "test_commands",
