@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--seconds", type=float, default=120.0, help="for one mutant at most")
     parser.add_argument("--tests", type=int, default=80, help="so many at most, the likely ones")
+    parser.add_argument("--near", action="store_true", help="only the tests of their subjects")
     parser.add_argument("--minutes", type=float, help="begin no mutant after so many")
     parser.add_argument("--resume", action="store_true", help="skip what was killed before")
     options = parser.parse_args(arguments)

@@ -72,12 +72,20 @@ class Bench:
 
     def __init__(self, items: Sequence[pytest.Item]) -> None:
         self.items = {item.nodeid: item for item in items}
-        #: In whose place the next test would run: fixtures of the session stay, all others end.
-        self._other = items[-1]
+        self._ends = items[-1], items[0]
+
+    def following(self, item: pytest.Item) -> pytest.Item:
+        """In whose place the next test would run: fixtures of the session stay, all others end.
+
+        Another test, or else those of the test stay as well, and its calls are never told.
+        """
+        last, first = self._ends
+        return first if item is last else last
 
     def warm_up(self) -> None:
         """Run one test here, so that forks have the fixtures of the session."""
-        _run_one(next(iter(self.items.values())), self._other)
+        item = next(iter(self.items.values()))
+        _run_one(item, self.following(item))
 
     def run(
         self,
@@ -132,7 +140,7 @@ class Bench:
             for item in items:
                 began = time.monotonic()
                 tell("began", item.nodeid)
-                _run_one(item, self._other)
+                _run_one(item, self.following(item))
                 tell("took", item.nodeid, time.monotonic() - began)
                 if reporter.has_failed and stops_at_failure:
                     break

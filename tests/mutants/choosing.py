@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ RECORDED = (
     "tests/integration/test_recovery_dispatch.py", "tests/integration/test_loading.py",
     "tests/integration/test_governance.py", "tests/integration/test_governance_approvals.py",
     "tests/integration/test_governance_limits.py", "tests/integration/test_batches.py",
+    "tests/integration/test_left_in_domain.py", "tests/integration/test_shard_fence.py",
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: The files that have a function file's own subject come first. For functions that the server does
@@ -41,6 +42,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "sending": ("test_sending", "test_commands", "test_locks"),
     "receiving": (
         "test_receive_guards",
+        "test_twins",
+        "test_lock_order",
         "test_second_times",
         "test_commands",
         "test_locks",
@@ -48,6 +51,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "leases": (
         "test_lease_guards",
+        "test_twins",
+        "test_time_twins",
         "test_second_times",
         "test_outcomes",
         "test_commands",
@@ -85,7 +90,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
         "test_keys",
     ),
-    "pause": ("test_flow_races", "test_flow_twins", "test_time_twins", "test_pause", "test_gates"),
+    "pause": (
+        "test_next_pause_end",
+        "test_flow_races",
+        "test_flow_twins",
+        "test_time_twins",
+        "test_pause",
+        "test_gates",
+    ),
     "expiry": (
         "test_flow_races",
         "test_time_twins",
@@ -96,6 +108,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "timetable": ("test_timetable_guards", "test_flow", "test_reschedule"),
     "reschedule": (
         "test_reschedule_guards",
+        "test_time_twins",
         "test_reschedule",
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
@@ -129,6 +142,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (
+        "test_gate_doctor_twins",
         "test_place_guards",
         "test_chore_guards",
         "test_gate_guards",
@@ -153,10 +167,12 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_keys",
     ),
     "key_reads": (
+        "test_key_twins",
+        "test_key_repair",
         "test_flow_twins",
         "test_keys",
     ),
-    "key_doctor": ("test_key_repair", "test_doctor"),
+    "key_doctor": ("test_key_doctor_twins", "test_key_repair", "test_key_twins"),
     "levels": ("test_level_guards", "test_timetable_guards", "test_levels"),
     "schedules": (
         "test_flow_races",
@@ -176,6 +192,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "emptying": ("test_progress_guards", "test_emptying"),
     "handover": ("test_handed_over",),
+    "shards": ("test_shard_guards", "test_left_in_domain", "test_shard_fence"),
 }
 
 
@@ -275,6 +292,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
             "test_key_twins", "test_gate_twins", "test_receive_guards", "test_lease_guards",
             "test_unique_twins", "test_gate_guards", "test_chore_guards", "test_timetable_guards",
             "test_token_guards", "test_reschedule_guards", "test_flow_guards",
+            "test_key_doctor_twins", "test_shard_guards", "test_gate_doctor_twins",
             "test_progress_guards", "test_place_guards",
         )  # fmt: skip
     return ()
@@ -322,32 +340,40 @@ def load_calls(lab: Lab, path: Path) -> CallMap:
     files: dict[str, list[str]] = {}
     for test in lab.tests:
         files.setdefault(test.partition("::")[0], []).append(test)
-    same = {name for name in files if kept["files"].get(name) == _hash(name)}
-    for part in ("calls", "took"):
+    # Those of files that are not collected this time too: they are not run for the next.
+    same = {n for n, was in kept["files"].items() if (ROOT / n).exists() and was == _hash(n)}
+    for part in ("files", "calls", "took"):
         kept[part] = {t: said for t, said in kept[part].items() if t.partition("::")[0] in same}
     for name in files.keys() - same:
         # Before: a file that is written meanwhile is new the next time.
         digest = _hash(name)
         ran = lab.record(files[name])
         seconds = sum(ran.took.values())
-        print(f"  recorded {name}: {len(ran.took)} tests, {seconds:.1f} s", flush=True)
+        counted = f"{len(ran.took)} of {len(files[name])} tests"
+        print(f"  recorded {name}: {counted}, {seconds:.1f} s", flush=True)
         kept["calls"] |= {test: names for test, names in ran.calls.items() if test in ran.took}
         kept["took"] |= ran.took
-        kept["files"][name] = digest
+        if len(ran.took) == len(files[name]):
+            kept["files"][name] = digest
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
     lab.took = kept["took"]
-    return CallMap(kept["calls"], kept["took"])
+    here = set(lab.tests)
+    return CallMap({t: names for t, names in kept["calls"].items() if t in here}, kept["took"])
 
 
-def test_files() -> list[str]:
-    """Where the tests are."""
+def collected_files(subjects_of: Collection[str] | None = None) -> list[str]:
+    """Where the tests are: all, or those of the subjects of these function files."""
     found: list[str] = []
     for place in RECORDED:
         path = ROOT / place
         paths = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
         found += [str(p.relative_to(ROOT)) for p in paths if p.exists()]
-    return [name for name in found if name not in LEFT_OUT]
+    found = [name for name in found if name not in LEFT_OUT]
+    if subjects_of is None:
+        return found
+    wanted = {subject for file in subjects_of for subject in SUBJECTS.get(file, ())}
+    return [name for name in found if Path(name).stem in wanted]
 
 
 def asked(tests: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import signal
 from argparse import Namespace
 from collections.abc import Sequence
 
-from tests.mutants.choosing import asked, load_calls, test_files
+from tests.mutants.choosing import asked, collected_files, load_calls
 from tests.mutants.lab import Lab
 from tests.mutants.results import FOLDER, Results, chosen, equivalents
 from tests.mutants.sql_sites import Mutant, all_mutants
@@ -24,7 +24,8 @@ def run(options: Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     results = Results("sql")
     with Lab() as lab:
-        lab.with_tests(test_files(), lambda: _try_all(mutants, lab, results, options))
+        files = collected_files({mutant.file for mutant in mutants} if options.near else None)
+        lab.with_tests(files, lambda: _try_all(mutants, lab, results, options))
     results.show()
     return 1 if results.survivors else 0
 

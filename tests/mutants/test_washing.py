@@ -96,3 +96,19 @@ def test_a_function_is_another_one_until_it_is_restored_and_keeps_its_settings(m
         conn.execute("select commandbus.send_command('payments', 'Debit', %s)", [uuid4()])
         assert value(conn, SENT) == 1
         assert conn.execute(SETTINGS).fetchone() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("shards", "close_domains"), ("moving_parts", "put_moved_rows")]
+)
+def test_settings_that_need_quotes_come_back_as_they_were(made: Made, file: str, name: str) -> None:
+    settings = "select proconfig from pg_proc where proname = %s"
+    original = next(text for known, _, text in statements(function_source(file)) if known == name)
+    database = OneDatabase(made)
+    with lent(database) as conn:
+        before = value(conn, settings, name)
+    database.exchange(name, original)
+    database.restore(name, original)
+    with lent(database) as conn:
+        assert value(conn, settings, name) == before
+    assert len(made) == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 _FINGERPRINT = """
@@ -170,7 +171,10 @@ def _install(conn: psycopg.Connection[Any], name: str, statement: str) -> None:
             wanted = ["security definer"] if is_definer else []
             for setting in settings or ():
                 variable, _, value = setting.partition("=")
-                wanted.append(f"set {variable} = {value}")
+                # A path is a list, which quotes would make one name.
+                is_list = variable == "search_path"
+                quoted = value if is_list else sql.Literal(value).as_string(conn)
+                wanted.append(f"set {variable} = {quoted}")
             if wanted:
                 conn.execute(f"alter function {signature} {' '.join(wanted)}".encode())
 

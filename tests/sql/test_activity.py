@@ -114,3 +114,11 @@ async def test_limits_tell_what_runs_and_count_what_waits_up_to_a_bound(db: Sess
     assert found[3:] == listed[0] == (1, 3)
     assert (await told(db, query, None, 2))[0][3:] == (1, 2)
     assert await told(db, query, "nobody", 100) == []
+
+
+async def test_workers_count_in_their_own_domain(db: Session) -> None:
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    await db.value("select commandbus.ensure_domain('refunds')")
+    await beat(db, "one", 3)
+    query = "select a.domain, a.workers, a.in_flight from commandbus.domain_activity() a order by 1"
+    assert await told(db, query) == [(DOMAIN, 1, 3), ("refunds", 0, 0)]

@@ -165,3 +165,24 @@ async def test_who_sends_with_a_key_waits_for_nobody_who_has_the_row_of_the_doma
     await db.rows("set lock_timeout = '2s'")
     await send_keyed(db, "b")
     await operator.conn.rollback()
+
+
+async def test_a_governed_head_of_another_domain_does_not_hide_the_head_of_this_one(
+    db: Session,
+) -> None:
+    elsewhere = Session(db.conn, "orders")  # before ours, in the order of rows and of names
+    ids = [uuid4(), uuid4()]
+    for each in (elsewhere, db):
+        await send_as(each, *ids)
+    batch_id = await elsewhere.batch()
+    await db.rows(
+        "update commandbus.command_bus_batch set batch_type = 'B', created_by = 'ada'"
+        " where batch_id = %s",
+        batch_id,
+    )
+    await db.rows(
+        "update commandbus.command_bus_command set batch_id = %s where domain = 'orders'", batch_id
+    )
+    said = "select commandbus.waiting_text(%s, %s)"
+    assert await db.value(said, DOMAIN, ids[1]) == f"number 1 behind {ids[0]} of key a"
+    assert await db.value(said, "orders", ids[1]) == "number 1 behind others of key a"

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.sql.helpers import DOMAIN, FAILURE, Session
+from tests.sql.helpers import DOMAIN, FAILURE, Held, Session
 
 OTHER = "orders"
 
@@ -155,3 +155,20 @@ async def test_a_lease_that_holds_stays_where_its_lapsed_twin_has_the_number_of_
     await other.receive()
     await pause(db, "select commandbus.pause_domain(%s, 'why')")
     assert not await cancels(db, held.command_id)
+
+
+async def test_what_has_gone_with_its_domain_is_stale_and_a_repeat_is_not(
+    db: Session, other: Session
+) -> None:
+    repeated = await db.put("COMPLETED")
+    (gone,) = await other.send()  # which says nothing of ours
+    items = [Held(gone, 77, 1).item(data=None), repeated.item(data=None)]
+    move = (
+        "insert into commandbus.command_bus_move"
+        " (move_id, domain, is_leaving, from_shard, to_shard, phase)"
+        " values (gen_random_uuid(), %s, true, 'one', 'two', 'switched')"
+    )
+    await db.rows(move, other.domain)
+    assert await db.settle("complete", *items) == []
+    await db.rows(move, DOMAIN)
+    assert await db.settle("complete", *items) == [gone]

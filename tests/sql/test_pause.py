@@ -99,6 +99,12 @@ async def test_the_newer_pause_holds_and_the_audit_has_both(db: Session) -> None
     assert [line[:2] for line in await trail(db)] == [("PAUSED", "ann"), ("PAUSED", "bob")]
 
 
+async def test_a_domain_that_has_not_begun_is_not_paused(db: Session) -> None:
+    with pytest.raises(psycopg.errors.DatabaseError, match="there is no domain 'payments'"):
+        await pause(db)
+    assert await db.rows(FLOW) == []
+
+
 async def test_a_second_resume_changes_nothing(db: Session) -> None:
     await db.send()
     await pause(db)

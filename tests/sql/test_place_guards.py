@@ -145,6 +145,29 @@ async def test_the_place_of_a_command_that_has_ended_is_free_whoever_has_other_m
     await somebody.conn.rollback()
 
 
+async def test_a_twin_that_has_ended_frees_no_place_of_what_another_session_has(
+    db: Session, other: Session, session: Open
+) -> None:
+    await limited(db, other)
+    twin = await other.put("COMPLETED")
+    await db.send(twin.command_id)
+    await has_a_place(db, twin.command_id)
+    somebody = await session()
+    await somebody.rows(f"select from {TABLE} for update")
+    assert await free(db) == []
+    await somebody.conn.rollback()
+
+
+async def test_the_place_of_an_unknown_command_is_free_though_it_is_known_elsewhere(
+    db: Session, other: Session
+) -> None:
+    await limited(db, other)
+    await db.send()
+    (unknown,) = await other.send()
+    await has_a_place(db, unknown)
+    assert await free(db) == [unknown]
+
+
 # -- rows of gates
 
 
