@@ -35,7 +35,7 @@ MIGRATION_LOCK = 0x636D64627573
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "queue_verbs", "shards", "locks", "visibility",
-    "audit", "seals", "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads",
+    "audit", "seals", "audit_parts", "audit_drops", "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads",
     "flow", "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys",
     "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",
     "cancels",

@@ -70,17 +70,21 @@ _OUTSIDE: LiteralString = (
 _UNSEALED: LiteralString = (
     "select count(*), min(a.audit_id) from {schema}.command_bus_audit a where a.audit_id > %s"
 )
-#: Whether the tables are tables, and whether their triggers are there.
+#: Whether the tables are tables, the parts of the audit too, and whether their triggers are there.
 _TABLES: LiteralString = (
     "select c.relname, case when c.relkind not in ('r', 'p') then 'it is not a table'"
     " when c.relhasrules then 'it has rules, which can hide rows'"
     " when c.relrowsecurity then 'it has row security, which can hide rows'"
     " when not exists (select from pg_trigger g where g.tgrelid = c.oid"
-    " and g.tgname = c.relname || '_append_only' and g.tgenabled in ('O', 'A'))"
+    " and g.tgname = coalesce(cast(t.name as text), cast(c.relname as text)) || '_append_only'"
+    " and g.tgenabled in ('O', 'A'))"
     " then 'its trigger is missing or disabled' end"
-    " from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = %s"
-    " and c.relname in ('command_bus_audit', 'command_bus_audit_seal',"
-    " 'command_bus_audit_removal')"
+    " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+    " left join lateral (select 'command_bus_audit' from pg_inherits i join pg_class p"
+    " on p.oid = i.inhparent where i.inhrelid = c.oid and p.relname = 'command_bus_audit'"
+    " and p.relnamespace = n.oid) t(name) on true"
+    " where n.nspname = %s and (t.name is not null or c.relname in ('command_bus_audit',"
+    " 'command_bus_audit_seal', 'command_bus_audit_removal'))"
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,11 +16,11 @@ begin
         perform commandbus.check_domain(p_domain);
     end if;
     if p_kind is null or p_kind not in ('audit', 'archives', 'replies', 'commands')
-       or not p_keep between interval '1 hour' and interval '1000 years' then
+       or not p_keep between interval '1 minute' and interval '1000 years' then
         raise exception 'no such retention: % of %', coalesce(p_keep::text, 'no limit'),
             coalesce(quote_literal(p_kind), 'null')
             using errcode = 'CB007',
-                  hint = 'use audit, archives, replies or commands, one hour at least, a thousand years at most';
+                  hint = 'use audit, archives, replies or commands, one minute at least, a thousand years at most';
     end if;
     insert into commandbus.command_bus_retention as r (domain, kind, keep, updated_by)
     values (coalesce(p_domain, '*'), p_kind, p_keep, p_actor)
@@ -103,6 +103,13 @@ begin
     values ('audit_pruned_before.' || p_domain, commandbus.iso8601(p_before))
     on conflict (name) do update
        set value = greatest(s.value, excluded.value), updated_at = now();
+    update commandbus.command_bus_audit_part c
+       set row_count = c.row_count - n.gone,
+           events = c.events || jsonb_build_object(p_domain, coalesce((c.events ->> p_domain)::bigint, 0) - n.gone)
+      from (select p.first_id, count(*) as gone from commandbus.command_bus_audit_part p
+              join unnest(v_ids) i(id) on i.id >= p.first_id and i.id < p.below_id
+             group by p.first_id) n
+     where c.first_id = n.first_id;
 end $$;
 
 -- An old event of a command, or batch, that is gone, or that ended before that time.

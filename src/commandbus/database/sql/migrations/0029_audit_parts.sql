@@ -1,0 +1,60 @@
+-- 0029: the audit in parts by ranges of audit_id, so that what is old goes as a whole. The table that was there becomes the
+-- first part, as it is: nothing is read or written, and the lock ends with this transaction. docs/adr/0079 has the reasons.
+
+-- Functions name the table as a type: they come back with the function files.
+do $$
+declare
+    v_function regprocedure;
+begin
+    for v_function in
+        select distinct d.objid::regprocedure from pg_depend d
+         where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_type'::regclass
+           and d.refobjid = (select c.reltype from pg_class c where c.oid = 'commandbus.command_bus_audit'::regclass)
+    loop
+        execute format('drop function %s', v_function);
+    end loop;
+end $$;
+
+alter table commandbus.command_bus_audit rename to command_bus_audit_first;
+alter index commandbus.command_bus_audit_pkey rename to command_bus_audit_first_pkey;
+alter index commandbus.ix_command_bus_audit_cmdid_ts rename to ix_command_bus_audit_first_cmdid_ts;
+alter index commandbus.ix_audit_people rename to ix_audit_first_people;
+
+create table commandbus.command_bus_audit (
+    like commandbus.command_bus_audit_first including defaults,
+    constraint command_bus_audit_pkey primary key (audit_id)
+) partition by range (audit_id);
+create index ix_command_bus_audit_cmdid_ts on commandbus.command_bus_audit (command_id, ts);
+create index ix_audit_people on commandbus.command_bus_audit (audit_id)
+    where actor is not null and event_type not in ('SENT', 'RECEIVED', 'AUDIT_PRUNED');
+alter sequence commandbus.command_bus_audit_audit_id_seq owned by commandbus.command_bus_audit.audit_id;
+-- Every id is in this range, so no row needs to be looked at.
+alter table commandbus.command_bus_audit
+    attach partition commandbus.command_bus_audit_first for values from (minvalue) to (maxvalue);
+
+-- Who could read it can read it still.
+do $$
+declare
+    v_right record;
+begin
+    for v_right in
+        select a.grantee, a.privilege_type from pg_class c cross join aclexplode(c.relacl) a
+         where c.oid = 'commandbus.command_bus_audit_first'::regclass and a.grantee <> c.relowner
+    loop
+        execute format('grant %s on commandbus.command_bus_audit to %s', v_right.privilege_type,
+                       case v_right.grantee when 0 then 'public' else v_right.grantee::regrole::text end);
+        execute format('revoke %s on commandbus.command_bus_audit_first from %s', v_right.privilege_type,
+                       case v_right.grantee when 0 then 'public' else v_right.grantee::regrole::text end);
+    end loop;
+end $$;
+
+-- What is in a part to which nothing can be added any more: counted once, so that to drop it needs no look at each row.
+create table commandbus.command_bus_audit_part (
+    first_id   bigint primary key,
+    below_id   bigint not null,
+    row_count  bigint not null,
+    events     jsonb not null,                          -- by domain
+    newest_ts  timestamptz null,                        -- null: it has no rows
+    counted_at timestamptz not null default now(),
+    look_after timestamptz not null default '-infinity' -- too much of it was in use
+);
