@@ -905,7 +905,7 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.audit_part_rows() returns bigint
-    sql, stable, body df37f518d2271f09d933350e339844dc
+    sql, stable, body c1c6541e6327e3e58c407a8c03fb4af4
 function commandbus.audit_parts() returns TABLE(part regclass, name text, first_id bigint, below_id bigint, is_tail boolean, is_kept boolean)
     sql, stable, body 5e9a26aa7408186f533b7f6bf67e11e0
 function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
@@ -957,7 +957,7 @@ function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TAB
 function commandbus.cancel_requests(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 3f21363a7902511cf0f90fee6c684d5e
 function commandbus.change_setting(p_name text, p_value text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9540136f9c3ca08dc18c755a036204a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0e25c512bd0bcb3738e81d23637e3ab7
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1132,8 +1132,8 @@ function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8f5933f4202ca354db601b8822f675b2
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
-function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint) returns record
-    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 12f84effffeef446dbae9842f2996c50
+function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body a83b704ae1ed02f318947555695154a3
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -1878,8 +1878,8 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
-function commandbus.tend_audit(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 991bbbbf1c0a195d7c21a1102363f260
+function commandbus.tend_audit(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9d94a84f7fc65bc1465edabf2bd0c7b9
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
@@ -1986,5 +1986,6 @@ migration 6 = stuck_workers
 migration 7 = canceled_loads
 migration 8 = unconfirmed
 migration 9 = governed_types
+setting audit_part_rows = 1000000
 setting command_id_scope = domain
 setting payload_archive = off

@@ -68,6 +68,9 @@ class AuditVerification:
     key_ids: tuple[str, ...]
     #: Heads from outside the database that were compared.
     heads: int
+    #: Of the removed: how many went with a part of the audit as a whole. That they are gone is as the
+    #: rules want it; whether one of them had been changed before, nobody can say any more.
+    dropped: int = 0
 
     @property
     def is_intact(self) -> bool:
@@ -164,6 +167,7 @@ class Verification(Sealing):
         found = AuditVerification(
             tuple(places.kept), places.findings(), len(chain.seals), check.rows, check.removed,
             unsealed, chain.sealed_to, last, tuple(sorted(chain.key_ids)), len(known),
+            check.dropped,
         )  # fmt: skip
         kept = replace(found, places=found.places[:KEPT_PLACES])
         seconds = None if window is None else window.total_seconds()

@@ -18,7 +18,7 @@ end $$;
 -- trail begins in what was kept before, and the events of domains that are kept for ever. If that is more than a few
 -- per cent, the parts stay, and their rows are pruned one by one.
 create or replace function commandbus.drop_audit_parts(
-    p_actor text default null, out o_did text, out o_events bigint
+    p_actor text default null, out o_did text, out o_events bigint, out o_before timestamptz
 )
 language plpgsql set lock_timeout = '250ms' as $$
 declare
@@ -139,6 +139,7 @@ begin
     end if;
     o_events := (select coalesce(sum(e.value::bigint), 0) from jsonb_each_text(v_counts) e) - cardinality(v_keep);
     o_did := 'dropped the parts up to ' || v_below - 1;
+    o_before := v_before;
     if v_from is null then
         return;
     end if;
@@ -165,9 +166,9 @@ exception when lock_not_available then
 end $$;
 
 -- One step of looking after the parts, a transaction of its own: to be called until it says that there is nothing to do.
---   o_did: null: nothing; o_events: how many events went with a part that was dropped
+--   o_did: null: nothing; o_events: how many events went with parts that were dropped, all of them older than o_before
 create or replace function commandbus.tend_audit(
-    p_actor text default null, out o_did text, out o_events bigint
+    p_actor text default null, out o_did text, out o_events bigint, out o_before timestamptz
 )
 language plpgsql as $$
 begin
@@ -176,7 +177,7 @@ begin
         perform commandbus.move_audit_horizon();
         o_did := commandbus.count_audit_part();
         if o_did is null then
-            select d.o_did, d.o_events into o_did, o_events from commandbus.drop_audit_parts(p_actor) d;
+            select d.o_did, d.o_events, d.o_before into o_did, o_events, o_before from commandbus.drop_audit_parts(p_actor) d;
         end if;
     end if;
 end $$;

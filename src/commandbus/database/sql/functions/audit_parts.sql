@@ -27,7 +27,7 @@ $$;
 create or replace function commandbus.audit_part_rows() returns bigint
 language sql stable as $$
     select greatest(
-        coalesce(commandbus.setting('audit_part_rows')::bigint, 1000000),
+        commandbus.setting('audit_part_rows')::bigint,
         ((commandbus.audit_sequence()).o_last
          - coalesce((select min(a.audit_id) from commandbus.command_bus_audit a), 0)) / 32)
 $$;

@@ -58,3 +58,6 @@ create table commandbus.command_bus_audit_part (
     counted_at timestamptz not null default now(),
     look_after timestamptz not null default '-infinity' -- too much of it was in use
 );
+
+-- How many numbers a part has, at least.
+insert into commandbus.command_bus_setting (name, value) values ('audit_part_rows', '1000000');
