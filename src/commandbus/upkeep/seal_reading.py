@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Seals that are read at once.
 PAGE = 1_000
 
+#: Before the snapshot is taken: a part that is dropped after it would be gone, and its record unseen.
+HOLD_PARTS: LiteralString = "lock table {schema}.command_bus_audit in access share mode"
 _ONLY_CATALOG: LiteralString = "set local search_path = pg_catalog, pg_temp"
 _HEADERS: LiteralString = (
     "select s.seal_number, s.first_id, s.last_id, s.row_count,"
@@ -154,6 +156,7 @@ async def reading(gateway: Gateway) -> AsyncIterator[SealReader]:
     """A reader, with one snapshot for everything that it reads."""
     async with gateway.snapshot() as session:
         await session.rows(_ONLY_CATALOG)
+        await session.rows(HOLD_PARTS)
         await session.rows("set local jit = off")
         yield SealReader(session)
 

@@ -108,6 +108,11 @@ begin
         end if;
     end if;
     v_keep := coalesce(v_keep, '{}');
+    v_counts := v_counts || coalesce((
+        select jsonb_object_agg(k.domain, (v_counts ->> k.domain)::bigint - k.events)
+          from (select a.domain, count(*) as events from commandbus.command_bus_audit a
+                 where a.audit_id = any(v_keep) group by a.domain) k), '{}');
+    o_events := (select coalesce(sum(e.value::bigint), 0) from jsonb_each_text(v_counts) e);
 
     lock table only commandbus.command_bus_audit in access exclusive mode;
     if v_keep <> '{}' then
@@ -137,7 +142,6 @@ begin
                        v_place.part,
                        case v_first when -9223372036854775808 then 'minvalue' else v_first::text end, v_below);
     end if;
-    o_events := (select coalesce(sum(e.value::bigint), 0) from jsonb_each_text(v_counts) e) - cardinality(v_keep);
     o_did := 'dropped the parts up to ' || v_below - 1;
     o_before := v_before;
     if v_from is null then
