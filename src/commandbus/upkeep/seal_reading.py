@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Seals that are read at once.
 PAGE = 1_000
 
-#: Before the snapshot is taken: a part that is dropped after it would be gone, and its record unseen.
+#: Before the snapshot is taken: a part that was dropped since would be gone, its record unseen.
 HOLD_PARTS: LiteralString = "lock table {schema}.command_bus_audit in access share mode"
 _ONLY_CATALOG: LiteralString = "set local search_path = pg_catalog, pg_temp"
 _HEADERS: LiteralString = (
@@ -72,7 +72,7 @@ _OUTSIDE: LiteralString = (
 _UNSEALED: LiteralString = (
     "select count(*), min(a.audit_id) from {schema}.command_bus_audit a where a.audit_id > %s"
 )
-#: Whether the tables are tables, the parts of the audit too, and whether their triggers are there.
+#: Whether the tables are tables, and whether their triggers are there; parts of the audit too.
 _TABLES: LiteralString = (
     "select c.relname, case when c.relkind not in ('r', 'p') then 'it is not a table'"
     " when c.relhasrules then 'it has rules, which can hide rows'"

@@ -68,8 +68,8 @@ class AuditVerification:
     key_ids: tuple[str, ...]
     #: Heads from outside the database that were compared.
     heads: int
-    #: Of the removed: how many went with a part of the audit as a whole. That they are gone is as the
-    #: rules want it; whether one of them had been changed before, nobody can say any more.
+    #: Of the removed: how many went with a part of the audit as a whole. That they are gone is as
+    #: the rules want it; whether one of them had been changed before, nobody can say any more.
     dropped: int = 0
 
     @property

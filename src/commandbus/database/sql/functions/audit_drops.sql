@@ -1,5 +1,5 @@
--- Parts of the audit of which all is old are dropped as a whole; what is still in use is put elsewhere before. audit_parts.sql
--- says what parts are, and how long whoever changes them waits.
+-- Parts of the audit of which all is old are dropped as a whole; what is still in use is put elsewhere before.
+-- audit_parts.sql says what parts are, and how long whoever changes them waits.
 
 -- How long events of these domains are kept, at least; a domain that is named in o_for_ever has no rule, or is none of ours.
 create or replace function commandbus.audit_rule(
@@ -122,9 +122,9 @@ begin
             execute format('alter table commandbus.command_bus_audit detach partition %s', v_place.part);
             v_first := v_place.first_id;
         else
-            execute format('create table commandbus.%I (like commandbus.command_bus_audit including all)',
-                           'command_bus_audit_kept_' || v_below);
-            v_place.part := format('commandbus.%I', 'command_bus_audit_kept_' || v_below)::regclass;
+            execute format('create table commandbus.command_bus_audit_kept_%s'
+                           ' (like commandbus.command_bus_audit including all)', v_below);
+            v_place.part := format('commandbus.command_bus_audit_kept_%s', v_below)::regclass;
             perform commandbus.protect_audit_part(v_place.part);
         end if;
         execute format('insert into %s select a.* from commandbus.command_bus_audit a where a.audit_id = any($1)',

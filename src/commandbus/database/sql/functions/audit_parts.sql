@@ -91,10 +91,10 @@ begin
     if v_valid then
         execute format('alter table %s drop constraint %I', v_tail.part, c_condition);
     end if;
-    execute format('create table commandbus.%I partition of commandbus.command_bus_audit'
+    execute format('create table commandbus.command_bus_audit_%s partition of commandbus.command_bus_audit'
                    ' for values from (%s) to (maxvalue) with (autovacuum_vacuum_insert_scale_factor = 0.1)',
-                   'command_bus_audit_' || v_cut, v_cut);
-    perform commandbus.protect_audit_part(format('commandbus.%I', 'command_bus_audit_' || v_cut)::regclass);
+                   v_cut, v_cut);
+    perform commandbus.protect_audit_part(format('commandbus.command_bus_audit_%s', v_cut)::regclass);
     return 'made the part from ' || v_cut || ' on';
 exception when lock_not_available then
     return null;                                        -- somebody reads or writes for long: the next time
