@@ -83,6 +83,9 @@ begin
         return 'begins to cut the last part';
     end if;
     lock table only commandbus.command_bus_audit in access exclusive mode;
+    if not exists (select from commandbus.audit_parts() p where p.part = v_tail.part and p.is_tail) then
+        return null;                                    -- another session was quicker
+    end if;
     -- numbers were given while this waited
     v_cut := coalesce(v_cut, greatest(v_tail.first_id, (commandbus.audit_sequence()).o_last + 1) + v_rows);
     execute format('alter table commandbus.command_bus_audit detach partition %s', v_tail.part);
