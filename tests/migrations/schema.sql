@@ -1133,7 +1133,7 @@ function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body a83b704ae1ed02f318947555695154a3
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 8e3bc804c827f9e00899a7e34ffd93d9
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -1295,7 +1295,7 @@ function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_
 function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NULL::text[], p_hours integer DEFAULT 24, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, fingerprint text, hour timestamp with time zone, seen bigint)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body cf2e2244d7ca871f9f895a113aaea9cc
 function commandbus.grow_audit() returns text
-    plpgsql, volatile, set lock_timeout=250ms, body 9ffc6d949a0c6f253c8b29a3b166f9e3
+    plpgsql, volatile, set lock_timeout=250ms, body cc117df3ec5bfa1cc63b75f462cbd509
 function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean

@@ -227,9 +227,7 @@ async def test_a_part_of_which_much_is_in_use_is_pruned_row_by_row(
 async def test_parts_that_fill_quickly_are_left_to_be_dropped(db: Session, bus: CommandBus) -> None:
     await filled(db, age="31 minutes")
     await bus.upkeep.set_retention("audit", timedelta(minutes=30))
-    start = await db.value(
-        "select commandbus.after_quick_parts(0, now() - interval '30 minutes')"
-    )
+    start = await db.value("select commandbus.after_quick_parts(0, now() - interval '30 minutes')")
     assert start >= 4 * SIZE
     assert await db.value(
         "select commandbus.after_quick_parts(0, now() - interval '10 minutes')"
