@@ -33,8 +33,8 @@ async def write(conn: Conn, count: int = 10, *, age: str = "0 s", domain: str = 
 async def as_owner(conn: Conn, *statements: str) -> None:
     """Change what a trigger protects: switch it off, act, switch it on again."""
     async with conn.transaction():
-        parts = await conn.execute("select part::text from commandbus.audit_parts()")
-        names = [name.removeprefix("commandbus.command_bus_") for (name,) in await parts.fetchall()]
+        parts = await conn.execute("select name from commandbus.audit_parts()")
+        names = [name.removeprefix("command_bus_") for (name,) in await parts.fetchall()]
         tables = ("audit", *names, "audit_seal", "audit_removal")
         for table in tables:
             await conn.execute(

@@ -1,5 +1,5 @@
 -- Parts of the audit of which all is old are dropped as a whole; what is still in use is put elsewhere before.
--- audit_parts.sql says what parts are, and how long whoever changes them waits.
+-- audit_parts.sql says what parts are, and how long a change of them waits.
 
 -- How long events of these domains are kept, at least; a domain that is named in o_for_ever has no rule, or is none of ours.
 create or replace function commandbus.audit_rule(

@@ -3,8 +3,8 @@
 -- The last part, the tail, has no upper end: an event always finds its part, whether or not somebody looks after them. Parts
 -- whose name begins with command_bus_audit_kept_ hold what was still in use in parts that were dropped.
 --
--- Whoever changes parts has the audit to himself for some milliseconds and waits for that a quarter of a second at
--- most, since all that is written waits behind him. He comes again later. After that lock he waits for no row of another
+-- A change of parts locks the whole audit for some milliseconds and waits for that a quarter of a second at most, since
+-- all that is written waits behind it. It comes again later. After that lock it waits for no row of another
 -- transaction: these have rows locked and wait for the audit.
 
 -- The parts as the catalogs have them, and where they begin and end; the tail ends at the highest number there is.
