@@ -40,10 +40,16 @@ class RowCheck:
     """Compares the rows of one seal after the other, in their order."""
 
     def __init__(
-        self, places: Places, bad_removals: set[int], first_id: int, lawful: Lawful
+        self,
+        places: Places,
+        bad_removals: set[int],
+        first_id: int,
+        lawful: Lawful,
+        known_removals: set[int],
     ) -> None:
         self._places = places
         self._lawful = lawful
+        self._known = known_removals
         self._bad = bad_removals
         self._first_id = first_id
         self._open: dict[int, _Open] = {}
@@ -109,6 +115,10 @@ class RowCheck:
             self._told.add(number)
             self._check_rule(removal)
         if not ranges or ranges[0][0] < self._first_id:  # not sealed then, or not all of it is read
+            return
+        if number not in self._known:  # made meanwhile: seals before may have been read without it
+            return
+        if number not in self._open and ranges[-1][1] < seal.first_id:  # nothing sealed is left
             return
         following = self._open.setdefault(number, _Open(removal, hashlib.sha256(), ranges[-1][1]))
         taken = sorted(_within(list(entries), ranges))

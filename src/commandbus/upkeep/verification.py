@@ -157,7 +157,8 @@ class Verification(Sealing):
         ]
         total = sum(seal.row_count for seal in wanted)
         lawful = Lawful(keep or timedelta(0), frozenset(approved))
-        check = RowCheck(places, chain.bad_removals, wanted[0].first_id if wanted else 0, lawful)
+        first_id = wanted[0].first_id if wanted else 0
+        check = RowCheck(places, chain.bad_removals, first_id, lawful, chain.removals)
         for begin in range(0, len(wanted), SNAPSHOT_SEALS):
             async with reading(self._store.gateway.patient) as reader:
                 for seal in wanted[begin : begin + SNAPSHOT_SEALS]:
@@ -195,6 +196,8 @@ class _Chain:
         #: Seals since the last one with a good signature: nobody vouches for them.
         self._unvouched: list[Seal] = []
         self.bad_removals: set[int] = set()
+        #: All that there were when the seals were read.
+        self.removals: set[int] = set()
 
     @property
     def sealed_to(self) -> int | None:
@@ -209,6 +212,7 @@ class _Chain:
         self._tell_unvouched(places)
         last = self.seals[-1] if self.seals else None
         for removal in await reader.other_removals(last.seal_number if last else 0):
+            self.removals.add(removal.removal_number)
             self._check_unsigned(removal, last, places)
 
     def _check(self, signed: SignedSeal, places: Places) -> None:
@@ -284,6 +288,7 @@ class _Chain:
         after = self.seals[-1].seal_number if self.seals else -(2**63)
         for each in await reader.signed_removals(after + 1, page[-1].seal.seal_number):
             by_seal.setdefault(each.sealed_by or 0, []).append(each)
+            self.removals.add(each.removal_number)
         for seal in (signed.seal for signed in page):
             signed_ones = removals_of(seal.removals)
             number = seal.seal_number
