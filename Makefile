@@ -137,8 +137,8 @@ faults-ha: $(READY) $(PATRONI_READY) ## A cluster under Patroni: 20 kills, 20 sw
 faults-brokers: $(READY) ## Brokers that are killed, purged, copied, mixed up and cut, 20 times each (half an hour)
 	BROKER_ROUNDS=$${BROKER_ROUNDS:-20} $(PY) -m pytest --timeout=0 --no-cov -m long $(PYTEST_ARGS) tests/acceptance/test_broker_faults.py
 
-faults-shards: $(READY) ## Three shards on three servers: one is killed for half a minute, a domain is moved (two minutes)
-	SHARD_OUTAGE=$${SHARD_OUTAGE:-30} $(PY) -m pytest --timeout=0 --no-cov -m long -s -n 0 $(PYTEST_ARGS) tests/acceptance/test_shard_faults.py
+faults-shards: $(READY) ## Three shards on three servers: one is killed for half a minute, a domain of 100,000 commands is moved (five minutes)
+	SHARD_OUTAGE=$${SHARD_OUTAGE:-30} MOVED_COMMANDS=$${MOVED_COMMANDS:-100000} $(PY) -m pytest --timeout=0 --no-cov -m long -s -n 0 $(PYTEST_ARGS) tests/acceptance/test_shard_faults.py
 
 faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (two hours or more)
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-100000} SCHEMATHESIS_PARTS=8 CUT_ANSWERS=100 \

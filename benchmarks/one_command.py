@@ -36,6 +36,10 @@ HEAD_ROUNDS = 500
 SPARE = 2_000
 
 
+#: What is measured, in the order of Cost.
+COSTS = ("receive", "complete", "both", "head", "empty")
+
+
 @dataclass(frozen=True)
 class Cost:
     """Microseconds of the server for one group, medians."""
@@ -43,6 +47,8 @@ class Cost:
     group: int
     receive: float
     complete: float
+    #: Both in the way of a worker with few places: in one call, if the checkout has that.
+    both: float
     #: A receive that looks at the head, and one that finds nothing.
     head: float
     empty: float
@@ -62,7 +68,7 @@ async def costs(dsn: str, group: int, rounds: int) -> Cost:
     from commandbus.database.postgres import PostgresStore  # noqa: PLC0415
     from commandbus.database.sessions import Timeouts  # noqa: PLC0415
 
-    await send(dsn, list(commands((rounds + WARM_ROUNDS) * group + SPARE)))
+    await send(dsn, list(commands((rounds + WARM_ROUNDS) * 2 * group + SPARE)))
     with psycopg.connect(dsn, autocommit=True) as look:
         look.execute("vacuum analyze")
     pool: Any = await ConnectionSource(dsn, None).open_pool(
@@ -72,7 +78,7 @@ async def costs(dsn: str, group: int, rounds: int) -> Cost:
         store = PostgresStore(pool, Settings())
         async with pool.connection() as conn:
             clock = processor_seconds(conn.info.backend_pid)
-        spent: dict[str, list[float]] = {"receive": [], "complete": [], "head": [], "empty": []}
+        spent: dict[str, list[float]] = {name: [] for name in COSTS}
 
         async def timed(what: str, call: Any) -> Any:
             began = clock()
@@ -82,12 +88,20 @@ async def costs(dsn: str, group: int, rounds: int) -> Cost:
             spent[what].append(clock() - began)
             return found
 
-        def receive(what: str, domain: str, quantity: int, *, from_head: bool = False) -> Any:
-            options: Any = {
+        def asked(quantity: int, *, from_head: bool = False) -> Any:
+            return {
                 "vt_seconds": 30, "quantity": quantity, "worker": "bench", "limits": {"Work": 3},
                 "from_head": from_head, "count_every": (), "except_types": (), "places": quantity,
             }  # fmt: skip
-            return timed(what, store.receive(domain, **options))
+
+        def receive(what: str, domain: str, quantity: int, *, from_head: bool = False) -> Any:
+            return timed(what, store.receive(domain, **asked(quantity, from_head=from_head)))
+
+        async def go_on(leases: Any) -> Any:
+            outcomes = [Outcome(lease, OutcomeKind.COMPLETE) for lease in leases]
+            lost, found = await store.settle_and_receive(DOMAIN, outcomes, asked(group))
+            assert not lost
+            return found or await store.receive(DOMAIN, **asked(group))
 
         for number in range(rounds + WARM_ROUNDS):
             if number == WARM_ROUNDS:
@@ -103,15 +117,14 @@ async def costs(dsn: str, group: int, rounds: int) -> Cost:
             assert not lost
             if number % 10 == 0:
                 assert not await receive("empty", "idle", group)
-        if not spent["head"]:
-            await receive("head", DOMAIN, group, from_head=True)
-    return Cost(
-        group,
-        *(
-            statistics.median(spent[what]) * 1e6
-            for what in ("receive", "complete", "head", "empty")
-        ),
-    )
+        leases = await receive("head", DOMAIN, group, from_head=True)
+        if hasattr(store, "settle_and_receive"):
+            for number in range(rounds + WARM_ROUNDS):
+                if number == WARM_ROUNDS:
+                    spent["both"].clear()
+                leases = await timed("both", go_on(leases))
+                assert len(leases) == group
+    return Cost(group, *(statistics.median(spent[what] or [float("nan")]) * 1e6 for what in COSTS))
 
 
 async def one(dsn: str, groups: Sequence[int], rounds: int) -> list[Cost]:
@@ -141,19 +154,20 @@ def run(source: Path, groups: Sequence[int], rounds: int) -> list[Cost]:
 def table(found: dict[str, list[list[Cost]]], groups: Sequence[int]) -> str:
     """Medians of the repeats, microseconds for each group, and both together for each command."""
     lines = [
-        "| group | checkout | receive | complete | both, a command | with a look at the head"
-        " | nothing found |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| group | checkout | receive | complete | both, a command | as few places do, a command"
+        " | with a look at the head | nothing found |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for place, group in enumerate(groups):
         for label, repeats in found.items():
             cost = [
                 statistics.median(asdict(repeat[place])[name] for repeat in repeats)
-                for name in ("receive", "complete", "head", "empty")
+                for name in COSTS
             ]
             lines.append(
                 f"| {group} | {label} | {cost[0]:.0f} µs | {cost[1]:.0f} µs |"
-                f" {(cost[0] + cost[1]) / group:.0f} µs | {cost[2]:.0f} µs | {cost[3]:.0f} µs |"
+                f" {(cost[0] + cost[1]) / group:.0f} µs | {cost[2] / group:.0f} µs |"
+                f" {cost[3]:.0f} µs | {cost[4]:.0f} µs |"
             )
     return "\n".join(lines)
 

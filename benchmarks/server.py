@@ -6,7 +6,7 @@ import os
 import platform
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,10 +64,10 @@ class Server:
 
     @classmethod
     @contextmanager
-    def opened(cls) -> Iterator[Server]:
-        """Start it, or join it."""
+    def opened(cls, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+        """Start it, or join it; with more settings than the usual ones, if these are given."""
         folder = Path(tempfile.gettempdir()) / f"commandbus-benchmarks-{os.getuid()}"
-        with EmbeddedPostgres(folder, settings=SETTINGS) as postgres:
+        with EmbeddedPostgres(folder, settings={**SETTINGS, **(settings or {})}) as postgres:
             server = cls(postgres)
             try:
                 yield server
@@ -149,6 +149,10 @@ class Server:
     def superuser_dsn(self, database: str) -> str:
         """The address of a database for who may do everything there."""
         return self._postgres.superuser_dsn_for(database)
+
+    def superuser_dsn_of(self, conninfo: str) -> str:
+        """The same of a database that `create` made."""
+        return self.superuser_dsn(str(conninfo_to_dict(conninfo)["dbname"]))
 
     def wal_position(self) -> str:
         """Where the write-ahead log stands, as the server writes it."""

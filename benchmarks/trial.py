@@ -129,6 +129,11 @@ class Trial:
         with self.process() as link:
             self.bulk_send(link, count)
 
+    def analyze(self) -> None:
+        """Do now what autovacuum would do in some drains and not in others."""
+        with psycopg.connect(self.server.superuser_dsn_of(self.conninfo), autocommit=True) as conn:
+            conn.execute("analyze")
+
     def is_finished(self, remaining: int = 0) -> bool:
         """Whether the system's own tables say that at most that many are not done."""
         if self._finished:

@@ -127,6 +127,8 @@ def drain(lab: Lab, case: Case) -> dict[str, Any]:
     stays = int(rows) if case.options.get("stays") else 0
     with lab.trial(case) as trial:
         trial.fill(count)
+        if case.options.get("analyzed"):
+            trial.analyze()
         workers = [trial.process() for _ in range(case.options.get("workers", 1))]
         done = trial.drain(workers, count, remaining=stays)
         return {

@@ -6,7 +6,7 @@ from commandbus import Settings
 from faults.nemeses_cluster import ClusterFaults
 from faults.plan import Bars, Load, Run, Workers
 
-#: Seconds after a leader accepts writes until commands are leased again.
+#: Seconds after a leader accepts writes until commands are leased, and end, again.
 RESUME = 5.0
 #: A frozen server is left by then, in seconds: the deadline, and two more.
 LEFT = Settings().deadline_seconds + 2.0
@@ -31,6 +31,7 @@ def _run(faults: ClusterFaults, resume_seconds: float, *, seconds: float) -> Run
         load=Load(mix={"fine": 60.0, "transient": 10.0, "Write": 30.0}),
         bars=Bars(
             resume_seconds=resume_seconds,
+            completion_seconds=resume_seconds,
             at_least={
                 "leader_kills": faults.kills,
                 "leader_switchovers": faults.switchovers,

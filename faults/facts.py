@@ -87,6 +87,11 @@ class Change:
         return self.new_holder is not None and self.new_epoch != self.old_epoch
 
     @property
+    def is_completion(self) -> bool:
+        """Its handler has ended well."""
+        return self.new_status == "COMPLETED" and self.old_status == "IN_PROGRESS"
+
+    @property
     def is_takeover(self) -> bool:
         """A lease has ended that was not given back: another took it, or its command waits."""
         return self.new_epoch != self.old_epoch and self.old_holder is not None

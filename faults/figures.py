@@ -37,6 +37,7 @@ class Figures:
     longest_rescue: float | None
     longest_redelivery: float | None
     slowest_resume: float | None
+    slowest_completion: float | None
     rate_before: float | None
     rate_during: float | None
     rate_after: float | None
@@ -78,6 +79,7 @@ def measure(
         longest_rescue=longest_rescue(facts),
         longest_redelivery=max(delays, default=None),
         slowest_resume=slowest_resume(facts),
+        slowest_completion=slowest_completion(facts),
         rate_before=_rate(facts, facts.phases.before),
         rate_during=_rate(facts, facts.phases.during),
         rate_after=_rate(facts, facts.phases.after),
@@ -118,16 +120,24 @@ def longest_rescue(facts: Facts) -> float | None:
 
 def slowest_resume(facts: Facts) -> float | None:
     """From the database being back until the first lease; across all outages the longest."""
-    claims = sorted(change.at for change in facts.changes if change.is_claim)
+    return _slowest(facts, [change.at for change in facts.changes if change.is_claim])
+
+
+def slowest_completion(facts: Facts) -> float | None:
+    """The same until the first command has ended well."""
+    return _slowest(facts, [change.at for change in facts.changes if change.is_completion])
+
+
+def _slowest(facts: Facts, moments: list[float]) -> float | None:
+    moments = sorted(moments)
     slowest: float | None = None
     for number, outage in enumerate(facts.outages):
-        place = bisect_left(claims, outage.ready)
-        if place == len(claims):
-            continue
-        following = facts.outages[number + 1].began if number + 1 < len(facts.outages) else None
-        if following is not None and claims[place] > following:
-            continue  # the next one came too soon to tell
-        slowest = max(slowest or 0.0, claims[place] - outage.ready)
+        place = bisect_left(moments, outage.ready)
+        # If the next one came first, it lasted so long at least.
+        ends = [each.began for each in facts.outages[number + 1 : number + 2]]
+        ends += moments[place : place + 1]
+        if ends:
+            slowest = max(slowest or 0.0, min(ends) - outage.ready)
     return slowest
 
 
@@ -151,6 +161,7 @@ def missed_bars(figures: Figures, bars: Bars, vt_seconds: int) -> list[str]:
     limits = (
         ("rescue", figures.longest_rescue, bars.rescue_seconds, vt_seconds),
         ("resume", figures.slowest_resume, bars.resume_seconds, 0),
+        ("completion", figures.slowest_completion, bars.completion_seconds, 0),
     )
     for name, value, limit, base in limits:
         if limit is None:

@@ -64,6 +64,8 @@ class Bars:
     rescue_seconds: float | None = None
     #: Seconds from the database being back until the first lease.
     resume_seconds: float | None = None
+    #: The same until the first command has ended well.
+    completion_seconds: float | None = None
     #: Rate after the storm as a share of the rate before.
     rate_after: float | None = None
     rate_during: float | None = None

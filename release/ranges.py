@@ -21,7 +21,8 @@ OLDEST = (3, 11)
 NEWEST = (3, 14)
 #: What the tests below need, of the group `dev`, and always in its newest version.
 TOOLS = (
-    "asyncpg", "editables", "hatchling", "httpx2", "hypothesis", "msgspec", "opentelemetry-sdk",
+    "asyncpg", "django-tasks", "editables", "hatchling", "httpx2", "hypothesis", "msgspec",
+    "opentelemetry-sdk",
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "sqlalchemy",
 )  # fmt: skip
 #: What depends most on the versions of others: driver, command line, web framework, metrics, JWT.

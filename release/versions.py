@@ -68,6 +68,7 @@ SETS = (
         ("opentelemetry-api==1.27.0", "opentelemetry-sdk==1.27.0",
          "opentelemetry-instrumentation-psycopg==0.48b0", "opentelemetry-semantic-conventions",
          "opentelemetry-instrumentation", "opentelemetry-instrumentation-dbapi", "setuptools<81",
+         "wrapt",  # below the locked one
          # Newer ones ask for a newer API.
          "fastapi==0.128.0", "starlette",
          "sentry-sdk==2.20.0"),

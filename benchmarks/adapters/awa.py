@@ -43,6 +43,9 @@ class AwaAdapter(Adapter):
         self._client = awa.AsyncClient(
             self.dsn["url_with_host"], max_connections=self.settings.get("connections", 10)
         )
+        self._sync_client = (
+            awa.Client(self.dsn["url_with_host"]) if "sync" in self.settings else None
+        )
 
         @self._client.task(Work, queue="bench")  # type: ignore[untyped-decorator]
         async def work(job: Any) -> None:
@@ -55,7 +58,8 @@ class AwaAdapter(Adapter):
         given = self._ready or [Work(**PAYLOAD) for _ in range(count)]
         self._ready = []
         if self.settings.get("sync"):
-            sent = self._client.enqueue_many_copy_sync(given, queue="bench")
+            assert self._sync_client is not None
+            sent = self._sync_client.enqueue_many_copy(given, queue="bench")
         else:
             sent = await self._client.enqueue_many_copy(given, queue="bench")
         assert sent == count, sent

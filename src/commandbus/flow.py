@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
 from commandbus.errors import InvalidInputError
-from commandbus.names import in_utc
+from commandbus.names import in_utc, is_storable
 
 #: One year, in seconds: the longest delay.
 MAX_DELAY_SECONDS = 31_622_400.0
@@ -236,9 +236,9 @@ def check_seconds(value: object, name: str, low: float, high: float) -> float:
 
 def check_key(value: object, name: str) -> str:
     """Return a key, or raise InvalidInputError."""
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY_LENGTH or "\x00" in value:
-        raise InvalidInputError(f"{name} must be a text of 1 to {MAX_KEY_LENGTH} characters")
-    return value
+    if isinstance(value, str) and 1 <= len(value) <= MAX_KEY_LENGTH and is_storable(value):
+        return value
+    raise InvalidInputError(f"{name} must be a text of 1 to {MAX_KEY_LENGTH} characters")
 
 
 def _refuse_both(given: dict[str, Any], one: str, other: str) -> None:

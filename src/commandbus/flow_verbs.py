@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -140,7 +140,11 @@ class FlowVerbs(Facets):
 
 
 def _check_ids(command_ids: UUID | Sequence[UUID]) -> list[UUID]:
-    given = [command_ids] if isinstance(command_ids, UUID) else list(command_ids)
+    if isinstance(command_ids, UUID):
+        return [command_ids]
+    if not isinstance(command_ids, Iterable):
+        raise InvalidInputError(f"give a command id or several, not {command_ids!r}")
+    given = list(command_ids)
     if not 1 <= len(given) <= MAX_RESCHEDULE:
         raise InvalidInputError(f"give 1 to {MAX_RESCHEDULE:,} command ids, not {len(given):,}")
     return [check_uuid(each) for each in given]

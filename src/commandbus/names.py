@@ -206,7 +206,7 @@ def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:
     """Return a non-empty text that PostgreSQL can store, or raise InvalidInputError."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"{what} must be a text that is not empty, not {value!r}")
-    if "\x00" in value or len(value) > max_length or not _is_encodable(value):
+    if len(value) > max_length or not is_storable(value):
         raise InvalidInputError(f"{what} must be plain text of at most {max_length} characters")
     return value
 
@@ -243,12 +243,13 @@ def check_operator(operator: Any) -> str | None:
     return None if operator is None else check_text(operator, "operator", max_length=200)
 
 
-def _is_encodable(value: str) -> bool:
+def is_storable(value: str) -> bool:
+    """Whether PostgreSQL can store a text: no NUL, and no half of a pair of surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\x00" not in value
 
 
 def commands_queue(domain: str) -> str:

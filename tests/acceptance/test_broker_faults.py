@@ -70,6 +70,12 @@ class Faulty:
             await self._real.publish(queue, texts)
         if self._fault == "cut":
             raise CutError  # after the confirm, before the mark
+        if self._fault == "unconfirmed":
+            self._fault = "duplicated"
+            raise BrokerError("it was taken, and its confirm was lost")
+
+    def fail(self, fault: str) -> None:
+        self._fault = fault
 
     async def receive(self, queue: str, *, quantity: int, lease_seconds: int) -> Any:
         return await self._real.receive(queue, quantity=quantity, lease_seconds=lease_seconds)
@@ -159,7 +165,8 @@ async def test_f42_no_fault_of_a_broker_gives_a_command_done_elsewhere_two_resul
 ) -> None:
     chance = random.Random(7)
     runs: Counter[UUID] = Counter()
-    ids = [uuid4() for _ in range(SIZE)]
+    # Each round has a kill and a purge; three of each at least.
+    ids = [uuid4() for _ in range(40 * max(3, ROUNDS))]
     key = b"k" * 32
 
     async def weigh(command: OutsideCommand) -> int:
@@ -181,12 +188,14 @@ async def test_f42_no_fault_of_a_broker_gives_a_command_done_elsewhere_two_resul
         )
         worker = OutsideWorker("scale", weigh, theirs, keys=key, lease_seconds=3)
         await stack.enter_async_context(beside(worker.run()))
-        for start in range(0, SIZE, 20):
+        for step, start in enumerate(range(0, len(ids), 20)):
+            ours.fail(("unconfirmed", "reordered", "duplicated")[step % 3])
+            theirs.fail(("duplicated", "unconfirmed", "reordered")[step % 3])
             for command_id in ids[start : start + 20]:
                 await bus.send("scale", "Weigh", command_id, {"n": 1}, reply_to="scale.done")
             # In the middle of their work.
             await until(partial(_has_done, runs, start // 2), "some work")
-            if (start // 20) % 2:
+            if step % 2:
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
             else:
@@ -195,7 +204,7 @@ async def test_f42_no_fault_of_a_broker_gives_a_command_done_elsewhere_two_resul
 
         async def are_done() -> bool:
             query = "select count(*) from commandbus.command_bus_command where status = 'COMPLETED'"
-            return await rows(conn, query) == [(SIZE,)]
+            return await rows(conn, query) == [(len(ids),)]
 
         await until(are_done, "all of them", patience=120)
     replies = [reply.command_id async for reply in bus.replies(queue="scale.done", wait=False)]

@@ -1,11 +1,14 @@
-"""F41: three shards on three servers. One is killed, and the others go on; a domain is moved.
+"""F41: three shards on three servers. One is killed, and the others go on; a domain is moved with
+all it has, and the process that moves it is killed on the way.
 
-SHARD_OUTAGE says for how many seconds the server is away; `make faults-shards` asks for thirty.
+SHARD_OUTAGE says for how many seconds the server is away, MOVED_COMMANDS how many commands wait in
+the domain that is moved; `make faults-shards` asks for thirty seconds and 100,000 commands.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -13,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,6 +26,7 @@ import pytest
 
 from commandbus import CommandBus
 from commandbus.errors import CommandBusError, DuplicateCommandError
+from commandbus.models import BatchCommand
 from commandbus.names import new_id
 from commandbus.settings import Settings
 from commandbus.shards import ShardMap, SpanningBus, apply_map
@@ -31,6 +36,8 @@ from tests.waiting import until
 pytestmark = [pytest.mark.long, pytest.mark.postgres]
 
 OUTAGE = float(os.environ.get("SHARD_OUTAGE", "4"))
+#: What waits in the domain that is moved: a part is done meanwhile, a part comes due in an hour.
+MOVED = int(os.environ.get("MOVED_COMMANDS", "4000"))
 #: Commands per second and domain.
 PACE = 40.0
 #: Of their rate before, what the others keep.
@@ -42,6 +49,13 @@ RATE = (
     "select count(*) from commandbus.command_bus_audit where event_type = 'COMPLETED'"
     " and domain = %s and ts >= to_timestamp(%s) and ts < to_timestamp(%s)"
 )
+
+
+def batched(items: list[UUID], size: int) -> Iterator[list[UUID]]:
+    """Groups of this size."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
 
 
 @dataclass
@@ -117,6 +131,57 @@ async def worker(file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
             await process.wait()
 
 
+@asynccontextmanager
+async def mover(file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The process that moves the domain."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "commandbus", "shards", "move", "mover", "--to", "two",
+        "--map", str(file), "--json",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+#: As the shard that the domain leaves sees the move.
+KILLED_WHEN = ("phase = 'copying'", "phase = 'closing'", "is_frozen")
+
+
+async def killed_when(process: asyncio.subprocess.Process, dsn: str, reached: str) -> bool:
+    """kill -9, as soon as the move is there; False if it had got further before we looked."""
+    text = f"select from commandbus.command_bus_move where {reached} and finished_at is null"
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        while process.returncode is None:
+            if conn.execute(text.encode()).fetchone() is not None:
+                process.kill()
+                await process.wait()
+                return True
+            await asyncio.sleep(0.005)
+    return False
+
+
+def left_on(dsn: str) -> int:
+    """Rows of the domain in a database."""
+    with psycopg.connect(dsn) as conn:
+        row = conn.execute("select sum(amount) from commandbus.count_parts('mover')").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def waiting_on(dsn: str) -> set[UUID]:
+    """The commands of the domain that have not begun."""
+    text = (
+        "select command_id from commandbus.command_bus_command"
+        " where domain = 'mover' and status = 'PENDING'"
+    )
+    with psycopg.connect(dsn) as conn:
+        return {row[0] for row in conn.execute(text)}
+
+
 def rate(dsn: str, domain: str, since: float, until_: float) -> float:
     """Commands completed per second, as the audit says."""
     with psycopg.connect(dsn) as conn:
@@ -169,10 +234,23 @@ async def test_a_shard_is_killed_and_a_domain_is_moved(
         there = time.time()
 
         # -- a domain is moved
-        # while its own senders go on, as those of all others do; nobody is started again
-        second = written(file, addresses, 2, {**HOMES, "mover": "two"})
+        # while its own senders and workers go on; nobody is started again but the mover
+        heaped = [new_id() for _ in range(MOVED)]
+        delayed = heaped[: MOVED // 10]
+        for some in batched(delayed, 5_000):
+            commands = [BatchCommand("Do", each, {}, delay=3600) for each in some]
+            await bus.send_many("mover", commands)
+        for some in batched(heaped[len(delayed) :], 5_000):
+            await bus.send_many("mover", [BatchCommand("Do", each, {}) for each in some])
+        killed = 0
+        for reached in KILLED_WHEN:
+            async with mover(file) as process:
+                killed += await killed_when(process, addresses["one"], reached)
         began = time.monotonic()
-        await apply_map(second, settings=QUICK, wait_seconds=30, closes=True)
+        async with mover(file) as process:
+            output, _ = await process.communicate()
+            assert process.returncode == 0
+        report = json.loads(output)
         moving = time.monotonic() - began
         await until(
             lambda: rate(addresses["two"], "mover", there, time.time()) > 0,
@@ -182,16 +260,22 @@ async def test_a_shard_is_killed_and_a_domain_is_moved(
             each.is_stopping = True
         await asyncio.gather(*tasks)
         accepted = Counter(one for each in producers.values() for one in each.accepted)
+        accepted.update(heaped[len(delayed) :])
         await until(
             lambda: accepted.keys() <= completed(addresses).keys(), "all that was accepted is done"
         )
+    await apply_map(written(file, addresses, 2, {**HOMES, "mover": "two"}), settings=QUICK)
+    assert left_on(addresses["one"]) == 0
+    assert waiting_on(addresses["two"]) == set(delayed)
     done = completed(addresses)
     lost, doubled = accepted.keys() - done.keys(), [one for one, times in done.items() if times > 1]
     figures = ", ".join(f"{domain} {share:.1%}" for domain, share in kept.items())
     print(
         f"F41: {len(accepted):,} commands, {len(lost)} lost, {len(doubled)} doubled; a shard was "
         f"away for {there - gone:.1f} s, the others kept {figures} of their rate; "
-        f"the domain was moved in {moving:.1f} s"
+        f"a domain of {MOVED:,} commands was moved, its mover killed {killed} times; then "
+        f"{sum(report['counts'].values()):,} rows in {moving:.1f} s, "
+        f"closed for {report['closed_seconds'] or 0:.1f} s"
     )
     assert not lost
     assert not doubled

@@ -144,6 +144,12 @@ async def test_a_time_that_cannot_be_is_refused(
     assert await world.dump() == before
 
 
+@pytest.mark.parametrize("ids", [[], 5, "abc", [7]])
+async def test_what_is_no_id_is_refused(bus: CommandBus, ids: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        await bus.reschedule(DOMAIN, ids, delay=1)
+
+
 async def test_what_stands_behind_others_of_its_key_is_refused(
     world: World, bus: CommandBus
 ) -> None:

@@ -309,6 +309,8 @@ async def test_a_caller_learns_that_its_command_expired(world: World, store: Sto
         ({"priority": 3}, "priority is 3"),
         ({"ordering_key": ""}, "1 to 200"),
         ({"ordering_key": "k" * 201}, "1 to 200"),
+        ({"ordering_key": "half \ud800"}, "1 to 200"),
+        ({"limit_key": "half \ud800"}, "1 to 200"),
         ({"ordering_key": "k", "delay": 60}, "cannot be delayed"),
         ({"ordering_key": "k", "deliver_at": timedelta(hours=1)}, "cannot be delayed"),
         ({"urgency": 3}, "is not an option"),

@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus import CommandBus
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import CommandStatus
@@ -309,3 +310,23 @@ async def test_an_operator_may_stay_unnamed(world: World, store: Store) -> None:
 
     trail = await store.get_audit_trail(command_id, domain=DOMAIN, limit=100)
     assert (trail[-1].actor, trail[-1].details) == (None, None)
+
+
+async def test_parked_commands_of_one_key_are_retried_in_the_order_of_sending(
+    world: World, store: Store
+) -> None:
+    await CommandBus(store=store).keys.set_policy(DOMAIN, "skip")
+    # Their ids have the other order.
+    ids = [UUID(int=2**100 - n) for n in range(4)]
+    for command_id in ids:
+        await world.send(new(command_id=command_id, ordering_key="account:42"))
+    while leases := await world.receive():
+        await world.settle(*(parked(lease) for lease in leases))
+
+    await retry(store, sorted(ids))
+
+    order = []
+    while leases := await world.receive():
+        order += [lease.command_id for lease in leases]
+        await world.settle(*(done(lease) for lease in leases))
+    assert order == ids

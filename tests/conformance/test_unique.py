@@ -453,6 +453,7 @@ async def test_a_command_of_a_batch_is_not_replaced(world: World, bus: CommandBu
         ({"unique_key": ""}, "1 to 200"),
         ({"unique_key": 7}, "1 to 200"),
         ({"unique_key": "x" * 201}, "1 to 200"),
+        ({"unique_key": "half \ud800"}, "1 to 200"),
         ({"unique_key": "k", "unique_while": "done"}, "waiting, open"),
         ({"unique_key": "k", "unique_while": 0}, "unique_while"),
         ({"unique_key": "k", "unique_while": -5}, "unique_while"),

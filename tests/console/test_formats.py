@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +46,22 @@ def test_times_are_in_utc_with_their_zone() -> None:
     assert formats.utc(moment) == "2026-01-01 14:04:05 UTC"
     assert formats.iso(moment) == "2026-01-01T14:04:05Z"
     assert formats.now().tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "name"),
+    [
+        ("NO_ACCOUNT", "account <n> is missing", "account <n> is missing"),
+        ("KeyError", "<text>", "KeyError: <text>"),
+        ("TIMEOUT", "", "TIMEOUT"),
+        (None, "<n>", "<n>"),
+        (None, None, "(no message)"),
+    ],
+)
+def test_a_cause_is_called_by_what_says_something(
+    code: str | None, message: str | None, name: str
+) -> None:
+    assert formats.cause(SimpleNamespace(error_code=code, message=message)) == name
 
 
 def test_every_state_has_a_word_and_an_unknown_one_is_shown_as_it_is() -> None:

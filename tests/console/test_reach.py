@@ -126,9 +126,13 @@ def things_of(text: str, secrets: set[str]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("scopes", "domains"),
-    [(EVERYTHING, ("shop",)), (EVERYTHING, ("bank", "shop")), (("read",), ("shop",)),
-     (("read", "operate"), ("bank", "shop"))],
-)  # fmt: skip
+    [
+        (EVERYTHING, ("shop",)),
+        (("read", "operate"), ("bank", "shop")),
+        pytest.param(EVERYTHING, ("bank", "shop"), marks=pytest.mark.long),
+        pytest.param(("read",), ("shop",), marks=pytest.mark.long),
+    ],
+)
 async def test_nothing_of_a_domain_out_of_reach_is_on_any_page(
     bus: CommandBus,
     scopes: tuple[str, ...],

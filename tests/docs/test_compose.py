@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,23 @@ def run(arguments: list[str], dsn: str, log: Path) -> subprocess.Popen[bytes]:
 
 def says(log: Path, line: str) -> bool:
     return line in log.read_text()
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is missing")
+@pytest.mark.parametrize("file", ["compose.yaml", "compose.test.yml"])
+def test_a_client_of_compose_accepts_the_files(file: str, tmp_path: Path) -> None:
+    # Debian's client is older than the member `name`, and paths count from where the file is.
+    text = re.sub(r"(?m)^name:.*\n", "", (ROOT / "deploy" / file).read_text())
+    (copy := tmp_path / "compose.yaml").write_text(text)
+
+    done = subprocess.run(
+        ["docker-compose", "-f", str(copy), "--profile", "monitoring", "config"],
+        env={**os.environ, "COMMANDBUS_PASSWORD": "x"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == set(yaml.safe_load(text)["services"])
 
 
 def test_services_wait_for_what_they_need() -> None:

@@ -11,6 +11,9 @@ from tests.docs.names import PublicName, public_names, words
 
 PAGE = DOCS / "glossary.md"
 
+#: One process of a run finds the names for all of these tests.
+pytestmark = pytest.mark.xdist_group("glossary")
+
 
 @cache
 def entries() -> list[dict[str, str]]:

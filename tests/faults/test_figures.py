@@ -21,6 +21,7 @@ from faults.figures import (
     longest_rescue,
     measure,
     missed_bars,
+    slowest_completion,
     slowest_resume,
 )
 from faults.nemeses import Wait
@@ -81,6 +82,20 @@ def test_a_resume_is_measured_from_the_server_being_back_to_the_first_lease() ->
     history.claim("a")
     history.facts.outages.append(Outage(history.now + 5, history.now + 6))  # nothing came after it
     assert slowest_resume(history.facts) == pytest.approx(1.5)
+    assert slowest_completion(history.facts) == pytest.approx(6.5), "nothing ended in between"
+    history.finish("a")
+    assert slowest_completion(history.facts) == pytest.approx(1.6)
+
+
+def test_an_outage_after_which_nothing_was_done_until_the_next_one_counts() -> None:
+    history = History()
+    history.send("a")
+    began = history.now
+    history.facts.outages.append(Outage(began, began + 2))
+    history.facts.outages.append(Outage(began + 9, began + 10))
+    history.now += 10.5
+    history.claim("a")
+    assert slowest_resume(history.facts) == pytest.approx(7.0)
 
 
 def test_rates_are_counted_in_their_windows() -> None:
@@ -105,6 +120,7 @@ def test_violations_are_counted_under_their_names() -> None:
         (Bars(rescue_seconds=2.0), {"longest_rescue": 5.5}, "rescue took 5.50 s, at most 5 s"),
         (Bars(rescue_seconds=2.0), {"longest_rescue": None}, "rescue: there was nothing"),
         (Bars(resume_seconds=5.0), {"slowest_resume": 5.1}, "resume took 5.10 s"),
+        (Bars(completion_seconds=5.0), {"slowest_completion": 5.2}, "completion took 5.20 s"),
         (
             Bars(rate_after=0.95),
             {"rate_before": 100.0, "rate_after": 90.0},
@@ -126,9 +142,10 @@ def test_a_bar_that_is_missed_is_told_in_words(
 
 
 def test_bars_that_are_met_are_not_told() -> None:
-    bars = Bars(2.0, 5.0, 0.95, 0.6, 3, {"kills": 2}, {"deadlocks": 0})
+    bars = Bars(2.0, 5.0, 5.0, 0.95, 0.6, 3, {"kills": 2}, {"deadlocks": 0})
     found = figures(
-        longest_rescue=4.9, slowest_resume=1.0, rate_before=100.0, rate_during=60.0,
+        longest_rescue=4.9, slowest_resume=1.0, slowest_completion=1.1, rate_before=100.0,
+        rate_during=60.0,
         rate_after=95.0, counts={"kills": 2},
     )  # fmt: skip
     assert missed_bars(found, bars, vt_seconds=3) == []

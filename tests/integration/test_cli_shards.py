@@ -85,3 +85,39 @@ def test_a_shard_that_is_down_is_named_and_nothing_is_applied(dsn: str, tmp_path
     assert one["version"] is None
     both = run("shards", "status", "--map", str(file), "--dsn", dsn)
     assert "the map names all of them" in both.stderr
+
+
+def test_a_domain_is_moved_with_its_history_by_one_command(
+    dsn: str, empty_dsn: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "shards.toml"
+
+    def write(version: int, shard: str) -> None:
+        file.write_text(
+            f'version = {version}\ndefault = "one"\n[shards]\none = "{dsn}"\n'
+            f'two = "{empty_dsn}"\n[domains]\nmail = "{shard}"\n'
+        )
+
+    def shards(*arguments: str) -> Result:
+        return run("shards", *arguments, "--map", str(file))
+
+    write(1, "one")
+    assert "run `commandbus shards apply` first" in shards("move", "mail", "--to", "two").stderr
+    assert shards("apply").exit_code == 0
+    assert "has nothing on shard 'one'" in shards("move", "mail", "--to", "two").stderr
+    sent = run("send", "mail", "Post", "--map", str(file)).stdout.strip()
+    assert "give --to with the shard, or --cancel" in shards("move", "mail").stderr
+    assert "there is no shard 'three'" in shards("move", "mail", "--to", "three").stderr
+    assert "Domain mail is not being moved." in shards("move", "mail", "--cancel").stdout
+
+    moved = shards("move", "mail", "--to", "two")
+    assert moved.exit_code == 0, moved.stderr
+    assert "Domain mail is on shard two: " in moved.stdout
+    assert 'version = 2, and under [domains] mail = "two"' in " ".join(moved.stdout.split())
+    assert "is on shard 'two' already" in shards("move", "mail", "--to", "two").stderr
+    write(2, "two")
+    shown = shards("status")
+    assert shown.exit_code == 0, shown.stdout
+    assert "mail: has left\n" in shown.stdout
+    assert sent in run("show", sent, "--map", str(file)).stdout
+    assert json.loads(shards("move", "mail", "--to", "one", "--json").stdout)["map_version"] == 3

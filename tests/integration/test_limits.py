@@ -117,6 +117,8 @@ async def test_limits_are_listed_and_cleared(bus: CommandBus) -> None:
         (("shop",), {"rate": 1, "burst": 0.5}, InvalidInputError),
         (("shop",), {"max_running": 1, "reason": ""}, InvalidInputError),
         (("shop",), {"max_running": 0}, CommandBusError),
+        (("shop",), {"max_running": 1, "per": 60}, CommandBusError),
+        (("shop", "Work"), {"max_running": 1, "per_key": "no"}, InvalidInputError),
         (("shop",), {}, CommandBusError),
     ],
 )
@@ -126,6 +128,11 @@ async def test_a_limit_that_cannot_be_is_refused(
     with pytest.raises(kind):
         await bus.limits.set(*arguments, **values)
     assert await bus.limits.list() == []
+
+
+async def test_a_limit_by_key_of_no_type_cannot_be_removed(bus: CommandBus) -> None:
+    with pytest.raises(InvalidInputError, match="needs a command type"):
+        await bus.limits.clear("shop", per_key=True)
 
 
 async def test_the_gatekeeper_lets_go_what_waits_for_nothing_and_says_who_waits(

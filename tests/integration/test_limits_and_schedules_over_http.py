@@ -76,6 +76,15 @@ async def test_a_limit_is_removed_with_a_reason_that_is_in_the_audit(
     assert event.details["reason"] == "the bank is faster"
 
 
+async def test_a_limit_by_key_that_names_no_type_leaves_the_limit_of_the_domain(
+    client: httpx2.AsyncClient, bus: CommandBus
+) -> None:
+    await bus.limits.set("shop", max_running=3)
+    refused = await client.delete("/api/v1/limits/shop", params={"per_key": True})
+    problem(refused, 400, "INVALID_REQUEST")
+    assert len(await bus.limits.list("shop")) == 1
+
+
 def test_the_command_line_sends_what_travels_beside_the_data(run: Run) -> None:
     put = run("schedule", "put", "shop", "often", "Work", "--every", "1h",
               "--meta", "tenant=north", "--meta", "trace=a=b", "--json")  # fmt: skip

@@ -103,6 +103,15 @@ async def test_options_that_cannot_be_begin_no_load(bus: CommandBus) -> None:
     assert await bus.list_batches("shop") == []
 
 
+async def test_a_load_has_no_unique_keys_since_all_of_it_is_sent(bus: CommandBus) -> None:
+    with pytest.raises(InvalidInputError, match="none of them has a unique_key"):
+        await bus.loads.load("shop", rows({}), unique_key="report:42")
+    assert await bus.list_batches("shop") == []
+    one = BatchCommand("Work", uuid4(), {}, unique_key="report:42")
+    stopped = await bus.loads.load("shop", [one])
+    assert (stopped.status, stopped.line, stopped.tasks_committed) == ("partial_success", 1, 0)
+
+
 async def test_rows_that_expire_before_a_load_is_complete_end_and_the_rest_goes_on(
     bus: CommandBus, conn: Connection
 ) -> None:

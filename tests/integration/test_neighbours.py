@@ -364,4 +364,4 @@ async def test_the_functions_of_a_queue_are_in_the_schema_of_its_installation(
         await send(bus, 2)
         await until_done(bus, 2)
     where = "select string_agg(distinct p.pronamespace::regnamespace::text, ' ') from pg_proc p"
-    assert await value(empty, where + " where p.proname ~ '^queue_(put|take|drop)_'") == OTHER
+    assert await value(empty, where + " where p.proname ~ '^queue_(put|fill|take|drop)_'") == OTHER

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -176,6 +176,21 @@ def test_a_process_on_the_command_line_gives_up_after_the_wait() -> None:
     assert ended.exit_code == ExitCode.UNAVAILABLE
     assert "cannot reach PostgreSQL" in ended.output
     assert 0.5 < time.monotonic() - began < 30  # half a minute is what holds without --wait
+
+
+async def test_a_send_of_the_command_line_goes_on_until_a_server_is_there(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    address = make_conninfo(dsn, host="127.0.0.1", port=port, sslmode="disable")
+    words = ["send", DOMAIN, "Debit", "--dsn", address, "--retry-for", "60"]
+    sending = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, app, words))
+    await until(lambda: "for a server" in caplog.text or sending.done(), "it says that it waits")
+    async with door_to(dsn, port):
+        ended = await asyncio.wait_for(sending, 60)
+    assert ended.exit_code == ExitCode.OK, ended.output
+    async with CommandBus.connect(dsn, settings=QUICK) as bus:
+        assert await bus.get_command(DOMAIN, UUID(ended.stdout.strip())) is not None
 
 
 async def test_a_send_that_is_repeated_is_there_once(dsn: str, monkeypatch: Any) -> None:

@@ -585,6 +585,37 @@ table commandbus.command_bus_migration
     constraint command_bus_migration_pkey PRIMARY KEY (version)
     CREATE UNIQUE INDEX command_bus_migration_pkey ON commandbus.command_bus_migration USING btree (version)
 
+table commandbus.command_bus_move
+    move_id uuid not null
+    domain text not null
+    is_leaving boolean not null
+    from_shard text not null
+    to_shard text not null
+    phase text not null default 'copying'::text
+    is_frozen boolean not null default false
+    counts jsonb not null default '{}'::jsonb
+    started_at timestamp with time zone not null default clock_timestamp()
+    changed_at timestamp with time zone not null default clock_timestamp()
+    finished_at timestamp with time zone
+    constraint command_bus_move_pkey PRIMARY KEY (move_id)
+    constraint valid_move_phase CHECK ((phase = ANY (ARRAY['copying'::text, 'closing'::text, 'verified'::text, 'switched'::text, 'finished'::text, 'canceled'::text])))
+    constraint whole_move_end CHECK (((finished_at IS NULL) = (phase <> ALL (ARRAY['finished'::text, 'canceled'::text]))))
+    CREATE UNIQUE INDEX command_bus_move_pkey ON commandbus.command_bus_move USING btree (move_id)
+    CREATE UNIQUE INDEX uq_move_open ON commandbus.command_bus_move USING btree (domain) WHERE (finished_at IS NULL)
+
+table commandbus.command_bus_moved_audit
+    move_id uuid not null
+    chunk_no integer not null
+    after_id bigint not null
+    upto_id bigint not null
+    old_ids int8multirange not null
+    new_ids int8multirange not null
+    row_count integer not null
+    digest bytea not null
+    constraint command_bus_moved_audit_move_id_fkey FOREIGN KEY (move_id) REFERENCES commandbus.command_bus_move(move_id)
+    constraint pk_moved_audit PRIMARY KEY (move_id, chunk_no)
+    CREATE UNIQUE INDEX pk_moved_audit ON commandbus.command_bus_moved_audit USING btree (move_id, chunk_no)
+
 table commandbus.command_bus_payload_archive
     domain text not null
     command_id uuid not null
@@ -926,6 +957,10 @@ function commandbus.batch_errors(p_domain text, p_batch_id uuid, p_scan integer 
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6ff8b3e5e11a9757acd6fe23ea175311
 function commandbus.batch_facts(p_domain text, p_batch_id uuid) returns TABLE(is_undecided boolean, is_sealed boolean, unqueued integer, workers integer, is_paused boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cdfdefc307dee5bf1100aef446615fe6
+function commandbus.begin_arriving(p_move_id uuid, p_domain text, p_from_shard text, p_to_shard text, p_queues text[]) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6231325f1fae733105592da74358a69
+function commandbus.begin_batches(p_domain text, p_batch_ids uuid[], p_now timestamp with time zone) returns boolean
+    plpgsql, volatile, body 172479ebeb8ca6af955705fa9e00dc9a
 function commandbus.begin_check(p_kind text, p_domain text, p_actor text, p_reason text DEFAULT NULL::text, p_seen_run bigint DEFAULT NULL::bigint) returns bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 54ca97c3ac4acbee80e61fc2edcb4423
 function commandbus.begin_console_session(p_session_id uuid, p_secret_hash bytea, p_token_id text, p_user_id text, p_longest interval, p_token_ends timestamp with time zone, p_details jsonb) returns timestamp with time zone
@@ -934,6 +969,8 @@ function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) 
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_flow(p_domain text, p_command_ids uuid[], p_flow commandbus.flow_fields, p_now timestamp with time zone, p_batch_id uuid, p_actor text) returns void
     plpgsql, volatile, body f0e886153cbe5b17a9b11960c906e795
+function commandbus.begin_leaving(p_domain text, p_to_shard text) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 706e1ec2257fb8650e9a2db4038f7692
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text, p_options jsonb DEFAULT NULL::jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 19f639ec2d9e6917bbd614a8b9b0623d
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
@@ -1040,6 +1077,8 @@ function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time 
     plpgsql, volatile, body 6aa63efa262f04e540b3635ee9038f97
 function commandbus.close_domains(p_domains text[]) returns void
     plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body b5c11f8ea41ca7e8bf70adbb2742c74a
+function commandbus.close_leases(p_domain text) returns void
+    plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body 5bf4ea5175a544ad4b765890a4ee5f19
 function commandbus.closed_domains() returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 19ee210b7d2be2a2291bf994f3da37a7
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
@@ -1057,11 +1096,11 @@ function commandbus.command_payload(p_domain text, p_command_id uuid) returns te
 function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABLE(command_type text, stands text, body text, secret_keys text[])
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4492976165e61badb25c30582ac7a2b
 function commandbus.complete_and_receive(p_domain text, p_items jsonb, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb, p_mark_in_progress boolean, p_except text[], p_count_every text[], p_places integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone, is_lost boolean)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 01939704792c65fe73a5880c08c7feb5
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 49522931307cc7f37ef7966d12070879
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ea063fe28af3bd991ca1f5422055d6a7
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body b74f7ac29a2289345fdf2aac67271ab2
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0cdb1fe1ea5f46edd5a77b92e80ccb91
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 71b8f0bc2592bf50f438ea7b35ea72d2
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
@@ -1072,6 +1111,8 @@ function commandbus.count_audit_part() returns text
     plpgsql, volatile, set plan_cache_mode=force_custom_plan, body 3d2d710496849ee26852db4f27d2d7d0
 function commandbus.count_edits(p_batch_ids uuid[]) returns void
     plpgsql, volatile, body 04ca85f75b98f0ed9d2305f5496c9a54
+function commandbus.count_parts(p_domain text) returns TABLE(part text, amount bigint)
+    plpgsql, stable, body 73e41f1d78a777c73821cd6431c6accf
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c76445faf5c85fa85250ace9c338c0b2
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
@@ -1104,6 +1145,8 @@ function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SET
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
 function commandbus.delete_schedule(p_domain text, p_name text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cf2fa4d55b38fa4f8d659995a2d8cb75
+function commandbus.digest_events(p_domain text, p_after bigint[], p_upto bigint[]) returns TABLE(n bigint, amount bigint, digest bytea)
+    sql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 4919e2574c74421c81516d8ebd44f8aa
 function commandbus.discard_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c1b62fbb5386c0fe701313e639b889a8
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
@@ -1133,11 +1176,13 @@ function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 8e3bc804c827f9e00899a7e34ffd93d9
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body c52005f4fa496059785cc7987399e3bd
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 758a7c773a840d94a324e20afd19b9bd
+function commandbus.drop_moved_chunk(p_move_id uuid, p_from_no integer) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 671af84b2888bf0074c7f013df49a6c2
 function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body c0c9cc11730861489631d7765fae0b1d
 function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
@@ -1168,8 +1213,8 @@ function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timest
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5d688fbf32b7eddb8c31d611a4300149
 function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a97dbce482a07e2c317dca7cf721df9b
-function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb, has_key boolean)
-    plpgsql, volatile, body 21643b8e37cbdc17ab2a436a144af7b2
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, error_details jsonb, error_stack jsonb, snoozes integer, meta jsonb, has_key boolean)
+    plpgsql, volatile, body b7ecc2d96b1c9ab4aacdf7963c64bb62
 function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body e92a5c2bb28c13a3d95c9270e17ba75b
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
@@ -1197,7 +1242,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 84a790d3d937d7ae6ff1d8500d128a4a
+    sql, immutable, body 8e3d4db1fa3f18e323bdd5fe652e311b
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1223,11 +1268,13 @@ function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with ti
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8eb7ebb77e4b1440e40fe8b0e1c6e6f0
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 127ac8a23be340e7ca21cd93cc59458e
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body eb148def84be933279dbfbbee58ac746
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
 function commandbus.fail_schedule(p_schedule_id uuid, p_version bigint, p_expected timestamp with time zone, p_error text, p_wait_seconds double precision) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24ce1bd9d269193782d08999deee090d
+function commandbus.failed_attempt(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision, p_stack jsonb) returns jsonb
+    sql, stable, body b58d79849c9b1ecf88f215fd3128ea37
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
@@ -1258,6 +1305,10 @@ function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_keys(p_domain text, p_keys text[]) returns void
     plpgsql, volatile, body a1b274687df756bcbd6098d89e7fb0c8
+function commandbus.forget_moved_events(p_move_id uuid, p_after_id bigint, p_limit integer) returns bigint
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ac2161d91e02aebaaebc71a5fe22c387
+function commandbus.forget_moved_rows(p_move_id uuid, p_part text, p_limit integer) returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c2b7ce14097ec85aff17cb0d9b4b9942
 function commandbus.forget_sent_keys(p_sends jsonb) returns void
     plpgsql, volatile, body a082e2260ab3481c70a92f56001579d7
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
@@ -1266,12 +1317,20 @@ function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns 
     plpgsql, volatile, body 1b28b5ead765f0cc8705a3dd42958d45
 function commandbus.forget_workers(p_worker text, p_silent_for interval) returns integer
     plpgsql, volatile, body e63b4e0a397a2ee2c96f834447b81ef8
+function commandbus.former_audit_ids(p_audit_id bigint) returns TABLE(from_shard text, audit_id bigint, moved_at timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b6fb242930b22cbf4b06a8f0e4c2ce29
 function commandbus.former_payloads(p_domain text, p_command_id uuid, p_limit integer DEFAULT 20) returns TABLE(replaced_at timestamp with time zone, replaced_by text, data text, command_type text, secret_keys text[])
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73c309cbb9a145ab9a8ddbdc75909798
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
     plpgsql, volatile, body 5c976736637e20e16cb77f1d219e0f7c
+function commandbus.freeze_table(p_domain text, p_relation regclass, p_parent text) returns void
+    plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body 1d358fe1257eeead159449e9f6ed3611
+function commandbus.frozen_name(p_domain text) returns text
+    sql, immutable, body 62026dce9fd246033ee29c342cd42ab6
+function commandbus.frozen_tables(p_domain text) returns TABLE(relation regclass, parent text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5e03a3f5b268490f056e253f21125da3
 function commandbus.gate_state(p_domain text, p_gate text, p_now timestamp with time zone) returns TABLE(is_open boolean, room integer, tokens double precision)
     sql, stable, body b3d9938536ccac86cbed7e1f45eaa17f
 function commandbus.gate_text(p_domain text, p_gate text) returns text
@@ -1286,6 +1345,8 @@ function commandbus.gates_without_rule(p_domain text) returns TABLE(first_gate t
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body e389c6a86afbe3fc0a94fcef0e969369
 function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
+function commandbus.go_past_numbers(p_sequences text[], p_last bigint[]) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cdb7eae0d8ec922b63b0d1b5bfbbc185
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_id(p_domain text, p_fingerprint text) returns uuid
@@ -1371,7 +1432,7 @@ function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p
 function commandbus.left_in_domain(p_domain text) returns TABLE(what text, amount bigint)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0edf988006e691723244c7a77bba14b1
 function commandbus.let_domain_go(p_domain text) returns void
-    plpgsql, volatile, body ea393da8427e1c69dbe79db5a643945e
+    plpgsql, volatile, body b1f038d57effe51f204ec1491ebb18a5
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
     sql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 9c86e32c56d0c9fc692594f1c9f02419
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -1433,11 +1494,13 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
 function commandbus.make_queue_verbs(p_physical text) returns void
-    plpgsql, volatile, body 3ee26249aaff2a48cca10d4a2fd828e3
+    plpgsql, volatile, body 01666b6c3ff33276417e6136c3ff1efc
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 7d41c311bf2552957d515808c4db20c3
+function commandbus.mark_frozen(p_move_id uuid) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ef8fcba16357a1c60783c3235dc9c513
 function commandbus.marked_payload(p_domain text, p_command_id uuid) returns TABLE(command_type text, data text, secret_keys text[])
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 45f023e4b9471165e1b121447f477341
 function commandbus.message_command_id(p_message jsonb) returns uuid
@@ -1456,8 +1519,28 @@ function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for tex
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
+function commandbus.move_chunk(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_limit integer, OUT o_upto jsonb, OUT o_rows integer, OUT o_digest bytea) returns record
+    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 12568741ac20891e07854fba07a4c16b
+function commandbus.move_columns(p_relation regclass) returns TABLE(name text, type text, is_stored boolean)
+    sql, stable, body c45031a8e60e3809a250d53071f9d904
+function commandbus.move_condition(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, OUT o_relation regclass, OUT o_where text, OUT o_key text, OUT o_key_object text, OUT o_unique_by text[]) returns record
+    plpgsql, stable, body 8376ffe5bbb54341b69304fea2986cff
+function commandbus.move_digest(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, OUT o_rows integer, OUT o_digest bytea) returns record
+    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 20cbc867734146524ec1367489682966
+function commandbus.move_events(p_domain text, p_after_id bigint, p_safe_id bigint, p_limit integer, OUT o_upto_id bigint, OUT o_old_ids bigint[], OUT o_rows text[], OUT o_digest bytea) returns record
+    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 8e0de609f95cdb45ebd29360aac30780
+function commandbus.move_layout(p_domain text) returns TABLE(part text, columns text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d3c6d0263901ab4cb50f54db46d18d84
 function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
     plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
+function commandbus.move_parts(p_domain text) returns TABLE(place integer, part text, relation regclass, keys text[], unique_by text[], scope text, early text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4275000c4a26e94b678c790227f84e2f
+function commandbus.move_rows(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb) returns SETOF text
+    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body d55bc35c113635719b4497a4e7c451c0
+function commandbus.moved_chunks(p_move_id uuid) returns TABLE(chunk_no integer, after_id bigint, upto_id bigint, row_count integer, digest bytea, is_whole boolean)
+    sql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body f9763f8d28738b9e70adf1735cfe1540
+function commandbus.moved_event(p_event commandbus.command_bus_audit) returns text
+    sql, stable, body da5d55d0ff6df57a0441fc809dc5ea32
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 48632d8f3df526655058f0cc2b08b3ab
 function commandbus.next_due(p_domain text) returns double precision
@@ -1478,6 +1561,10 @@ function commandbus.note_keys(p_domain text, p_keys text[]) returns void
     plpgsql, volatile, body 4b829f4efdfa91dddcf1b32b8d56f39a
 function commandbus.note_load_total(p_domain text, p_batch_id uuid, p_total integer) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 595f49ae2ecc8591415f83dd12f2a029
+function commandbus.note_move(p_move_id uuid, p_phase text, p_counts jsonb DEFAULT NULL::jsonb) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d68d97dadcbd4c4a1be31e7b324cddb9
+function commandbus.numbers_of(p_domain text) returns TABLE(sequence text, last bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 916cc8824f126c8d716a13622d1f6841
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdfd55aa00f016cf2a81112694557a89
 function commandbus.offer_new(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer[]
@@ -1490,6 +1577,8 @@ function commandbus.open_domains() returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 108079d5cfe2a1f93a1efd4d868b0bb7
 function commandbus.open_gates(p_domain text, p_now timestamp with time zone) returns TABLE(gate text, room integer)
     plpgsql, volatile, body a79734778164f31f530422f08b21009a
+function commandbus.open_leases(p_domain text) returns void
+    plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body bb5f3453ec9bb8861d75f6c787d539ea
 function commandbus.operation_details() returns jsonb
     sql, stable, body cc761edc2ed3167bea8ced48fc44d208
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -1509,9 +1598,13 @@ function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_g
 function commandbus.page_undecided(p_domains text[], p_newest_first boolean, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(ticket_id uuid, command_id uuid, sequence_no integer, domain text, batch_type text, child_count integer, reason text, created_by text, editor text, created_at timestamp with time zone, expires_at timestamp with time zone, digest text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 273e61658eca2d28d9f4be1768e7591c
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 73a6a802d383333506e9f321e1d37d6e
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 880f3e00826fa2db8b098de8d692967f
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
+function commandbus.parts_that_stay() returns TABLE(part text)
+    sql, immutable, body ed2bc2c8d73ad59bc70ad8977d1adf46
+function commandbus.pass_over_message() returns trigger
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body b9a0754798748df018f8cbe6ccec9a11
 function commandbus.pause_domain(p_domain text, p_reason text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4e2787814fd0b9090604e0160d02708
 function commandbus.pause_governed(p_ids uuid[], p_now timestamp with time zone) returns SETOF commandbus.command_bus_schedule
@@ -1543,13 +1636,13 @@ function commandbus.prove_console_session(p_session_id uuid) returns void
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5d3f72232e3cd9ef30b23635e4546f02
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3d72107b1a0d91a5549998d9121d0fbe
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0308f3432042083d4c8509c65de395df
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 933999a2c9da564ad6a2bf092d641e33
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0ad46d6033bfd409f761f2ad80bfa63c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ea6aefb819703e06bac06072e84eae7f
 function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c855f5ff500a399896e5d706c3fe9080
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9710f55dbcf09e00221ab73d9b9ca57
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
@@ -1557,13 +1650,17 @@ function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4df35ef078901af01ced0b6d238a135
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
-    plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
+    plpgsql, volatile, body 609d1cac5b7ee3e5f67a29f79e3d2c41
 function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 9912300a9f82f39861b7b8816f980ede
 function commandbus.put_keyed(p_domain text, p_command_ids uuid[], p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 52294cd9d91c59c1af48cbf783b0d95c
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
-    plpgsql, volatile, body d4480716275f58649885c1124f72a9c2
+    plpgsql, volatile, body 8c77d1e9aef2cd62edaba312222918a7
+function commandbus.put_moved_events(p_move_id uuid, p_chunk_no integer, p_after_id bigint, p_upto_id bigint, p_old_ids bigint[], p_rows text[], p_digest bytea) returns void
+    plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 7ffef2476ed8fbbfec1924af4b99b726
+function commandbus.put_moved_rows(p_move_id uuid, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, p_rows text[], OUT o_rows integer, OUT o_digest bytea) returns record
+    plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body eb977fb3a2dcd01ed9d2aba6b59f8381
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
@@ -1599,9 +1696,9 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 892b12c2f7291a5c84d5d38f74a334e4
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 5298be5c89a461385fd1526a6f6e2ad8
+    sql, immutable, body 654222af8e00577caf1a89b3629f7001
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e86ae21f70bcd0e98b9bce443f37425e
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 6ab670bae77bbab29eff094b319765d9
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
@@ -1611,7 +1708,7 @@ function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, 
 function commandbus.record_progress(p_domain text, p_items jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4e90eaf99533885a96aee55dfe8dad42
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
-    plpgsql, volatile, set enable_seqscan=off, body 188f5a077141cf54a3b0fa3544053fcd
+    plpgsql, volatile, set enable_seqscan=off, body 2bc880dd107152913294613ba863203f
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
     sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
@@ -1619,7 +1716,7 @@ function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT comple
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval, p_unconfirmed_after interval DEFAULT '01:00:00'::interval, p_after jsonb DEFAULT NULL::jsonb) returns TABLE(queued integer, failed integer, given_up integer, overdue integer, unconfirmed integer, next_after jsonb)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 9422edb2bee0336386d57e9b074612d4
 function commandbus.refuse_audit_change() returns trigger
-    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 463e25bd2a6dd2dc09e9650cb96b5719
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 647344e5dd30dc39aad284c2017150f1
 function commandbus.refuse_canceled_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 3474277c3fed72eb81b561c8cfd35306
 function commandbus.refuse_changed_content(p_batch commandbus.command_bus_batch, p_content commandbus.command_bus_content, p_command_ids uuid[]) returns void
@@ -1632,10 +1729,12 @@ function commandbus.refuse_edit_decision(p_edit commandbus.command_bus_edit, p_c
     plpgsql, volatile, body d4ffee482ff22ae214d830ff787aadd5
 function commandbus.refuse_flow(p_command_id uuid, p_problem text, p_hint text) returns void
     plpgsql, volatile, body ffb77ff1d47ae1a716162d8dd67da415
+function commandbus.refuse_frozen() returns trigger
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 42e6270fc92272a63c4783c0ab3163c3
 function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uuid[]) returns uuid
     plpgsql, volatile, body bcc1304f4a073bcd807f1afaab13cb5d
 function commandbus.refuse_left_domain() returns trigger
-    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 66464fd0cfd7d135f2f540742b9f6d2e
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 917086c0caa7d14bfa775d2e5a0aea49
 function commandbus.refuse_moving_domain() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 9b8881660dd220173880ccc4283908f1
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
@@ -1650,10 +1749,12 @@ function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due time
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
+function commandbus.refuse_while_moving(p_domain text) returns void
+    plpgsql, volatile, body 94033f2afc0aa1784d9ee3d0fe484c44
 function commandbus.register_batch_types(p_types jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2058258c6886464c5e3634397b1a5fd9
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
-    plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
+    plpgsql, volatile, body 452e0da4ec8b3ad15697ba703579b77f
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 239b186b022a9b1d92703976679d63f5
 function commandbus.release_waiting(p_domain text, p_limit integer DEFAULT 1000) returns integer
@@ -1664,6 +1765,8 @@ function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns
     plpgsql, volatile, body 00e9645cfb9eb05edb63864fc8fdcc40
 function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8aeb22bb9eea523ae353b7d4a221b995
+function commandbus.remove_moved_events(p_move_id uuid, p_ids bigint[]) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 65a31e0457a3aeb6ffe6e696793c06ba
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -1699,15 +1802,19 @@ function commandbus.request_batch_cancel(p_domain text, p_batch_id uuid, p_reaso
 function commandbus.request_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 21ce78e601caf91e82f3308e5d7f8b77
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7fe48a49099a6a26ecf8dd19f09133bb
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body dacb3229f585d91f43aa9893e280de73
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
     plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
 function commandbus.require_editor(p_actor text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 9fd27f07e81ac3b20c20b709ba9d9b16
+function commandbus.require_move(p_move_id uuid, p_is_leaving boolean) returns commandbus.command_bus_move
+    plpgsql, volatile, body 59d52451ceebffc02a194cce64dc3b27
 function commandbus.require_open_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 86d9e72b0ad9ff9f15d31f0f9f618988
+function commandbus.require_removal(p_move_id uuid) returns commandbus.command_bus_move
+    plpgsql, volatile, body a383e736df7d167f871d1e82c59cbf09
 function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behalf jsonb) returns text[]
     plpgsql, volatile, body 5cd459e7d9556bd1e060131970b225ee
 function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[], p_on_behalf jsonb) returns void
@@ -1727,13 +1834,13 @@ function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT
 function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
     plpgsql, stable, body c3e3e3ad9d126d2f8b2147a9e5c7ac22
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 061855cd1862ce9392a6f73a384b8209
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 94a4aba9777f52bedb842c823ed368ba
 function commandbus.retry_batch_because(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d914953269d12f2357fc565edfb0a281
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f60590515b27843fe9c2d200035811f1
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body cdf23b42235eeb2c871a1f100dec1646
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body b603fbe1ee775313bd043e85110526f5
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
@@ -1760,6 +1867,8 @@ function commandbus.ruled_domains() returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d206a85333b77ffcfa7978814dd459f
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7e9e4312d74ad84c5439836d43edec22
+function commandbus.running_in_domain(p_domain text) returns bigint
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 3b0fd54b604db28ed060912943b21727
 function commandbus.sample_domains(p_every interval DEFAULT '00:00:08'::interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4703dfa0d9c98ee94a6347a46126c0e7
 function commandbus.sample_groups(p_now timestamp with time zone) returns void
@@ -1834,6 +1943,8 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bb3c1180ec28f5c1b1112144a20040ee
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
+function commandbus.settled_audit() returns bigint
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f9aaa67b2d3d48e42a265e6bf05185ef
 function commandbus.shard_of(p_map commandbus.command_bus_shard, p_domain text) returns text
     sql, immutable, body 1ecbc8f06d272932de2a2325bb5cd94e
 function commandbus.share_gate(p_command_ids uuid[], p_gate text, p_is_open boolean, p_room integer, p_tokens double precision, p_places integer, OUT o_stop text[], OUT o_at text[], OUT o_by uuid[], OUT o_tokens double precision[], OUT o_given integer, OUT o_is_short boolean) returns record
@@ -1864,10 +1975,12 @@ function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 632022549f719a8639a2c49920b8279a
+function commandbus.tables_with_ice(p_domain text) returns SETOF regclass
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f64ed6ba4fab7b59e639b0890e9c7e10
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 8901c416a3980f94aa35c95f0f066bf1
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 1c5829428f3c07a5f359f206d316f9aa
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.take_levels(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
@@ -1884,6 +1997,8 @@ function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) retu
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
+function commandbus.thaw_table(p_domain text, p_relation regclass) returns void
+    plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body 8e5afec16f8c0ea3f8b5477b7fac4c03
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
@@ -1978,8 +2093,9 @@ migration 25 = worker_counts
 migration 26 = shards
 migration 27 = lapsed_and_waiting
 migration 28 = told
-migration 29 = audit_parts
+migration 29 = moves
 migration 3 = api_tokens
+migration 30 = audit_parts
 migration 4 = troubleshooting_key
 migration 5 = queue_names
 migration 6 = stuck_workers

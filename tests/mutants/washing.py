@@ -15,7 +15,7 @@ select md5(string_agg(part, ',' order by part)) from (
     select p.oid::regprocedure::text || md5(p.prosrc) || coalesce(p.proconfig::text, '')
            || p.prosecdef::text as part from pg_proc p
      where p.pronamespace::regnamespace::text in ('commandbus', 'public', 'pgmq')
-       and p.proname !~ '^queue_(take|put|drop)_'
+       and p.proname !~ '^queue_(take|put|fill|drop)_'
     union all
     select t.tgrelid::regclass::text || t.tgname || t.tgenabled::text from pg_trigger t
      where t.tgrelid::regclass::text like 'commandbus.%'
@@ -39,7 +39,8 @@ select string_agg(format('select %1$L where exists (select from %1$s)', c.oid::r
 #: The functions that queues have of their own, which come and go with them.
 _OF_QUEUES = """
 select string_agg(p.oid::regprocedure::text, ', ') from pg_proc p
- where p.pronamespace::regnamespace::text = 'commandbus' and p.proname ~ '^queue_(take|put|drop)_'
+ where p.pronamespace::regnamespace::text = 'commandbus'
+   and p.proname ~ '^queue_(take|put|fill|drop)_'
 """
 #: The audit and its seals, which refuse to be emptied.
 _GUARDED = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -132,14 +132,23 @@ async def test_retrying_what_failed_enters_the_key_at_its_end(db: Session) -> No
     await assert_nothing_left(db)
 
 
-async def test_two_parked_of_one_key_are_retried_in_their_order(db: Session) -> None:
+async def test_parked_ones_of_one_key_are_retried_in_the_order_in_which_they_were_sent(
+    db: Session,
+) -> None:
     await set_policy(db, "skip")
-    ids = [(await send_keyed(db, "a"))[0] for _ in range(3)]
+    # Neither their ids nor their places in their batches are in that order.
+    ids = [UUID(int=2**100 - n) for n in range(6)]
+    batches = [await db.batch(), await db.batch()]
+    for n, command_id in enumerate(ids):
+        for _ in range(3 - n // 2):
+            await db.send(uuid4(), batch_id=batches[n % 2])
+        await db.send(command_id, batch_id=batches[n % 2], ordering_key="a")
     while held := await db.receive():
-        await park(db, *held)
+        await park(db, *(each for each in held if each.command_id in ids))
+        await complete(db, *(each for each in held if each.command_id not in ids))
     await assert_nothing_left(db)
     await db.rows("select commandbus.operator_retry(%s, %s)", DOMAIN, sorted(ids))
-    assert len(await drain(db)) == 3
+    assert await drain(db) == ids
     await assert_nothing_left(db)
 
 

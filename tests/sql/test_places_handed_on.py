@@ -76,12 +76,11 @@ async def test_a_lost_lease_is_told_beside_what_was_leased(db: Session) -> None:
     assert await places(db) == ["l:t:Debit"] * 2
 
 
-@pytest.mark.parametrize("reason", ["no limits", "keys", "a batch", "a pause"])
+@pytest.mark.parametrize("reason", ["keys", "a batch", "a pause"])
 async def test_nothing_is_handed_on_where_a_receive_of_its_own_is_needed(
     db: Session, reason: str
 ) -> None:
-    if reason != "no limits":
-        await limit(db, max_running=1)
+    await limit(db, max_running=1)
     more: dict[str, Any] = {"ordering_key": "a"} if reason == "keys" else {}
     batch_id = await db.batch() if reason == "a batch" else None
     ids = await sent(db, 2, **more, batch_id=batch_id)
@@ -94,6 +93,34 @@ async def test_nothing_is_handed_on_where_a_receive_of_its_own_is_needed(
         await db.value("select commandbus.resume_domain(%s, null, null)", DOMAIN)
     (second,) = await db.receive(1)
     assert second.command_id == ids[1]
+
+
+async def test_without_limits_ends_and_leases_are_one_commit_as_well(
+    db: Session, session: Open
+) -> None:
+    ids = await sent(db, 4)
+    held = await db.receive(2)
+    other = await session()
+    lost, leased = await hand_on(other, *held, quantity=1)
+    assert (lost, [h.command_id for h in leased]) == ([], ids[2:3])
+    assert await db.status(ids[0]) == "IN_PROGRESS"
+    await other.conn.commit()
+    states = [await db.status(each) for each in ids]
+    assert states == ["COMPLETED", "COMPLETED", "IN_PROGRESS", "PENDING"]
+    # What it leased can be ended and lost like any other lease.
+    await db.lapse(*leased)
+    assert len(await db.receive(2, worker="w2")) == 2
+    assert await hand_on(db, *leased, quantity=1) == (ids[2:3], [])
+
+
+async def test_without_limits_and_with_keys_a_receive_of_its_own_follows(
+    db: Session,
+) -> None:
+    (keyed,) = await sent(db, 1, ordering_key="a")
+    (held,) = await db.receive(1)
+    await sent(db, 1)
+    assert await hand_on(db, held) == ([], [])
+    assert await db.status(keyed) == "COMPLETED"
 
 
 async def test_a_command_that_somebody_else_has_locked_is_not_waited_for(

@@ -9,14 +9,15 @@ from tests.sql.helpers import DOMAIN, Session
 from tests.waiting import until
 
 QUEUE = f"pgmq.q_{DOMAIN}__commands"
-VERBS = [f"queue_drop_{DOMAIN}__commands", f"queue_put_{DOMAIN}__commands",
+VERBS = [f"queue_drop_{DOMAIN}__commands", f"queue_fill_{DOMAIN}__commands",
+         f"queue_fill_{DOMAIN}__replies", f"queue_put_{DOMAIN}__commands",
          f"queue_put_{DOMAIN}__replies", f"queue_take_{DOMAIN}__commands"]  # fmt: skip
 
 
 async def verbs(db: Session) -> list[str]:
     found = await db.rows(
         "select proname from pg_proc where pronamespace = 'commandbus'::regnamespace"
-        f" and proname ~ '^queue_(take|drop|put)_{DOMAIN}__' order by 1"
+        f" and proname ~ '^queue_(take|drop|put|fill)_{DOMAIN}__' order by 1"
     )
     return [row["proname"] for row in found]
 

@@ -285,6 +285,19 @@ def test_the_program_and_the_package_load_quickly() -> None:
     assert cpu_seconds("-m", "commandbus", "--help") <= 12 * asyncio_alone
 
 
+def test_an_import_loads_neither_driver_nor_framework() -> None:
+    program = """
+import sys
+import commandbus
+from commandbus import BlockingBus, CommandBus, Handlers, new_id
+print(*{"psycopg", "typer", "rich", "pydantic", "fastapi", "django"} & {*sys.modules})
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
 def test_the_version_is_printed_without_loading_anything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -258,8 +258,10 @@ class StubRefills:
     def __init__(self, *options: ReceiveOptions | None) -> None:
         self.options = list(options)
         self.came: list[list[Lease]] = []
+        self.asked: list[bool] = []
 
-    def refill(self) -> ReceiveOptions | None:
+    def refill(self, *, is_limited: bool) -> ReceiveOptions | None:
+        self.asked.append(is_limited)
         return self.options.pop(0) if self.options else None
 
     def refilled(self, options: ReceiveOptions, leases: Sequence[Lease], asked_at: float) -> None:
@@ -278,14 +280,30 @@ async def test_places_are_filled_in_the_commit_that_gives_them_back(bench: Bench
     await bench.completer.drained()
     assert (bench.store.settled, refills.came) == ([[limited]], [leased])
     assert bench.ended == [limited.lease]
-    # Nothing to ask for, and then one without a limit: they end as ever.
+    # Nothing to ask for: they end as ever.
     bench.completer.put(limited)
     await bench.completer.drained()
-    refills.options = [A_PLACE]
     bench.put()
     await bench.completer.drained()
     assert len(bench.store.settled) == 3
     assert len(bench.store.asked_for) == len(refills.came) == 1
+    # Who leases is told whether those that end have limits.
+    assert refills.asked == [True, True, False]
+
+
+async def test_a_commit_of_commands_of_a_batch_leases_nothing(bench: Bench) -> None:
+    refills = bench.completer.refills = StubRefills(A_PLACE)
+    lease = a_lease()
+    lease.batch_id = uuid4()
+    will = [bench.completer.will_refill]
+    bench.completer.put(Outcome(lease, OutcomeKind.COMPLETE))
+    will.append(bench.completer.will_refill)
+    await bench.completer.drained()
+    assert (refills.asked, bench.store.asked_for, bench.ended) == ([], [], [lease])
+    bench.put()
+    will.append(bench.completer.will_refill)
+    await bench.completer.drained()
+    assert [*will, bench.completer.will_refill] == [False, False, True, False]
 
 
 async def test_a_commit_that_fails_has_filled_nothing(bench: Bench) -> None:

@@ -26,12 +26,16 @@ class StubRoom:
         self.released: list[Lease] = []
         self.asked_at = 0.0
         self.types_left_out: list[str] = []
+        self.is_small = False
 
     def left_out(self) -> Sequence[str]:
         return self.types_left_out
 
     def wanted(self) -> int:
         return self.room
+
+    def has_few(self) -> bool:
+        return self.is_small
 
     def places(self) -> int:
         return self.room
@@ -457,10 +461,10 @@ async def test_what_is_due_but_another_worker_has_is_not_asked_for_without_a_pau
 async def test_places_are_asked_for_with_an_end_and_not_at_the_same_time_by_a_step(
     bench: Bench,
 ) -> None:
-    options = bench.receiver.refill()
+    options = bench.receiver.refill(is_limited=True)
     assert options is not None
     assert (options["quantity"], options["places"], options["from_head"]) == (5, 5, False)
-    assert bench.receiver.refill() is None
+    assert bench.receiver.refill(is_limited=True) is None
     assert await bench.receiver.step() == LONGEST
     assert bench.store.asked_for == []
     leases = [a_lease() for _ in range(5)]
@@ -476,13 +480,13 @@ async def test_nothing_is_asked_for_with_an_end_while_a_step_asks(bench: Bench) 
     found = []
 
     async def receive(*_: Any, **__: Any) -> list[Lease]:
-        found.append(bench.receiver.refill())
+        found.append(bench.receiver.refill(is_limited=True))
         return []
 
     bench.store.receive = receive  # type: ignore[method-assign]
     await bench.receiver.step()
     assert found == [None]
-    assert bench.receiver.refill() is not None
+    assert bench.receiver.refill(is_limited=True) is not None
 
 
 @pytest.mark.parametrize(("room", "came"), [(5, 5), (5, 4), (5, 0), (0, 0)])
@@ -490,7 +494,7 @@ async def test_an_end_is_followed_by_a_look_unless_its_places_are_filled(
     room: int, came: int
 ) -> None:
     bench = Bench(room)
-    options = bench.receiver.refill()
+    options = bench.receiver.refill(is_limited=True)
     assert (options is None) is (room == 0)
     if options is not None:
         bench.receiver.refilled(options, [a_lease() for _ in range(came)], time.monotonic())
@@ -499,7 +503,7 @@ async def test_an_end_is_followed_by_a_look_unless_its_places_are_filled(
 
 
 async def test_places_that_were_filled_need_no_look_but_the_next_ones_do(bench: Bench) -> None:
-    options = bench.receiver.refill()
+    options = bench.receiver.refill(is_limited=True)
     assert options is not None
     options["places"] = 3  # of five that it has room for
     bench.receiver.refilled(options, [a_lease() for _ in range(3)], time.monotonic())
@@ -512,21 +516,80 @@ async def test_places_that_were_filled_need_no_look_but_the_next_ones_do(bench: 
 async def test_while_groups_are_full_ends_lease_nothing_and_the_receiver_does(bench: Bench) -> None:
     bench.store.receives = [[a_lease() for _ in range(5)], [a_lease()]]
     await bench.receiver.step()
-    assert bench.receiver.refill() is None
+    assert bench.receiver.refill(is_limited=True) is None
     bench.receiver.places_freed()
     assert bench.receiver._woken.is_set()
     await bench.receiver.step()  # one, where five were asked for: it waits for places, or for work
-    options = bench.receiver.refill()
+    options = bench.receiver.refill(is_limited=True)
     assert options is not None
     bench.receiver.refilled(options, [a_lease() for _ in range(5)], time.monotonic())
-    assert bench.receiver.refill() is None
+    assert bench.receiver.refill(is_limited=True) is None
 
 
 async def test_leases_that_come_with_an_end_after_the_stop_are_given_back(bench: Bench) -> None:
-    options = bench.receiver.refill()
+    options = bench.receiver.refill(is_limited=True)
     assert options is not None
     bench.receiver.stop()
     leases = [a_lease()]
     bench.receiver.refilled(options, leases, time.monotonic())
     assert (bench.room.released, bench.room.submitted) == (leases, [])
-    assert bench.receiver.refill() is None
+    assert bench.receiver.refill(is_limited=True) is None
+
+
+async def test_with_few_places_the_next_is_leased_with_the_end_also_without_limits(
+    bench: Bench,
+) -> None:
+    bench.room.is_small = True
+    # Nothing is known to wait: an end does not look.
+    assert bench.receiver.refill(is_limited=False) is None
+    bench.store.receives = [[a_lease() for _ in range(5)]]
+    await bench.receiver.step()
+    bench.room.is_small = False
+    assert bench.receiver.refill(is_limited=False) is None
+    bench.room.is_small = True
+    options = bench.receiver.refill(is_limited=False)
+    assert options is not None
+    bench.receiver.refilled(options, [a_lease() for _ in range(5)], time.monotonic())
+    assert bench.receiver.refill(is_limited=True) is None
+    options = bench.receiver.refill(is_limited=False)
+    assert options is not None
+    bench.receiver.refilled(options, [a_lease()], time.monotonic())
+    assert bench.receiver.refill(is_limited=False) is None
+
+
+async def test_with_few_places_a_look_at_the_head_is_a_receive_of_its_own(bench: Bench) -> None:
+    bench.room.is_small = True
+    bench.receiver._has_plenty = True
+    bench.receiver._head_at -= receiver_module.HEAD_SECONDS
+    assert bench.receiver.refill(is_limited=False) is None
+    bench.store.receives = [[a_lease() for _ in range(5)]]
+    await bench.receiver.step()
+    assert bench.store.asked_for[0]["from_head"] is True
+    assert bench.receiver.refill(is_limited=False) is not None
+
+
+async def test_a_place_that_stays_free_after_an_end_is_asked_for_by_the_receiver(
+    bench: Bench,
+) -> None:
+    bench.room.is_small = bench.receiver._has_plenty = True
+    bench.room.room = 0
+    await bench.receiver.step()  # it waits for room
+    bench.room.room = 2
+    options = bench.receiver.refill(is_limited=False)
+    assert options is not None
+    bench.receiver.refilled(options, [], time.monotonic())
+    bench.receiver.room_freed()
+    assert bench.receiver._woken.is_set()
+
+
+async def test_leases_that_come_with_ends_make_the_worker_busy_like_others(bench: Bench) -> None:
+    bench.room.is_small = bench.receiver._has_plenty = True
+    bench.receiver.is_idle = True
+    bench.receiver._busy_since = time.monotonic() - 2 * receiver_module.BUSY_AFTER_SECONDS
+    options = bench.receiver.refill(is_limited=False)
+    assert options is not None
+    bench.receiver.refilled(options, [a_lease()], time.monotonic())
+    bench.receiver.wake()
+    bench.store.receives = [[a_lease()]]
+    await bench.receiver.step()
+    assert bench.announced == [False]

@@ -114,7 +114,7 @@ async def test_a_scope_inside_a_handler_is_a_fork_of_that_of_its_command(
 
 
 def test_a_copy_of_a_lazy_scope_has_no_origin_and_says_so() -> None:
-    lazy = LazyScope.of(Scope(), None)
+    lazy, _ = LazyScope.pair(Scope(), Scope(), None, None)
     copied: Any = lazy.fork()
     copied.set_tag("a", "b")
     assert "a" not in lazy._tags

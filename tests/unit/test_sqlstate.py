@@ -38,6 +38,7 @@ from commandbus.errors import (
     SchemaMissingError,
     UniqueKeyHeldError,
 )
+from commandbus.privacy.redaction import redact_text
 
 ID = UUID(int=5)
 CANARY = "cAnArY-31"
@@ -333,3 +334,13 @@ def test_what_may_work_the_next_time_says_so(error: Exception) -> None:
     found = caught(error)
     assert type(found) is DatabaseUnavailableError
     assert "repeat the call" in str(found)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["connection refused", "password authentication failed for user", "invalid connection option"],
+)
+def test_the_advice_about_the_address_is_not_taken_for_a_secret(reason: str) -> None:
+    said = str(unavailable(psycopg.OperationalError(reason)))
+    assert "--dsn" in said
+    assert redact_text(said, 2_000) == said  # as the command line prints it

@@ -187,7 +187,10 @@ class Batches(BatchReads):
                 drafted(domain, self._preparer.batch_command(domain, command, max_attempts), drafts)
                 for command in commands[start : start + PREPARED_AT_ONCE]
             ]
-        return new_batch(self._preparer, domain, options), prepared
+        batch = new_batch(self._preparer, domain, options)
+        if self._preparer.marks.untold:
+            await self._preparer.marks.tell_if_possible(self._store)
+        return batch, prepared
 
     async def dispatch(
         self,

@@ -86,6 +86,13 @@ async def send(  # noqa: PLR0913  (each is an option)
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Wait for the reply and print it.")
     ] = None,
+    retry_for: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="While no server accepts writes, send it again for this long: it is sent once.",
+        ),
+    ] = None,
 ) -> View:
     """Send a command and print its id.
 
@@ -94,11 +101,12 @@ async def send(  # noqa: PLR0913  (each is an option)
     if wait is not None and reply_to is not None:
         raise InvalidInputError("--wait takes the reply itself; leave out --reply-to")
     seconds = parse_seconds(wait, "--wait", 86_400)
+    patience = parse_seconds(retry_for, "--retry-for", 86_400)
     wanted = parse_uuid(command_id, "--id") or new_id()
     correlation = parse_uuid(correlation_id, "--correlation-id")
     data = payload.read()
     options = start.options() | uniqueness.options() | SendOptions(meta=parse_meta(meta))
-    async with frame.open(creates=True) as session:
+    async with frame.open(creates=True, wait_seconds=patience or 0.0) as session:
         holder = await session.bus.send(
             domain,
             command_type,
@@ -107,6 +115,7 @@ async def send(  # noqa: PLR0913  (each is an option)
             reply_to if seconds is None else INBOX,
             correlation,
             max_attempts=max_attempts,
+            retry_for=patience,
             **options,
         )
         if not frame.as_json:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commandbus.cli.frame import Frame, View, command
-from commandbus.cli.output import ExitCode, jsonable, say, text_of
+from commandbus.cli.output import ExitCode, jsonable, print_note, say, text_of
 from commandbus.errors import InvalidInputError
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
     from commandbus.shards.map import ShardMap
+    from commandbus.shards.moving import MoveReport
     from commandbus.shards.status import ShardStatus
 
 shards = typer.Typer(no_args_is_help=True, help="Domains in several databases.")
@@ -49,7 +50,10 @@ def _print(states: list[ShardStatus]) -> None:
             closed = ", closed to new commands" if domain in each.closed else ""
             say(f"    {text_of(domain)}: {told or 'nothing to do'}{closed}")
         for domain in each.left:
-            say(f"    [dim]{text_of(domain)}: has left; its history is here[/]")
+            what = "has left" if domain in each.gone else "has left; its history is here"
+            say(f"    [dim]{text_of(domain)}: {what}[/]")
+        for domain, how in each.moves.items():
+            say(f"    {text_of(domain)}: {text_of(how)}")
         if each.problem is not None:
             say(f"    [red]{text_of(each.problem)}[/]")
 
@@ -76,3 +80,51 @@ async def apply(
     names = ", ".join(map(text_of, told)) or "none; all knew it"
     text = f"Version {known.version} of the map was new to: {names}."
     return View.line(text, map_version=known.version, shards=done)
+
+
+@command(shards, "move")
+async def move(
+    frame: Frame,
+    domain: Annotated[str, typer.Argument(help="The domain.")],
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="SHARD", help="Where it goes to.")
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", help="For commands that run, once it is closed."),
+    ] = 60.0,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Give up a move: the domain stays where it is.")
+    ] = False,
+) -> View:
+    """Move a domain with its history to another shard, while its senders go on."""
+    from commandbus.shards.moving import cancel_move, move_domain
+
+    if (to is None) != cancel:
+        raise InvalidInputError("give --to with the shard, or --cancel")
+    known, settings = _map(frame), Settings.from_env()
+    if to is None:
+        given_up = await cancel_move(known, domain, settings=settings, tell=_tell)
+        said = "is where it was" if given_up else "is not being moved"
+        return View.line(f"Domain {text_of(domain)} {said}.", domain=domain, canceled=given_up)
+    done = await move_domain(known, domain, to, settings=settings, wait_seconds=wait, tell=_tell)
+    return View(jsonable(done), lambda: _print_move(done))
+
+
+def _tell(text: str) -> None:
+    print_note(text)
+
+
+def _print_move(done: MoveReport) -> None:
+    rows = sum(done.counts.values())
+    closed = "" if done.closed_seconds is None else f", closed for {done.closed_seconds:.1f} s"
+    say(
+        f"Domain {text_of(done.domain)} is on shard {text_of(done.to_shard)}: {rows:,} rows in "
+        f"{done.seconds:.1f} s{closed}."
+    )
+    say(
+        f"All shards know version {done.map_version} of the map. Write it into the file: "
+        f"[bold]version = {done.map_version}[/], and under \\[domains] "
+        f'[bold]{text_of(done.domain)} = "{text_of(done.to_shard)}"[/].'
+    )

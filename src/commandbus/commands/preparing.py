@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 
 from commandbus.commands.drafting import Drafting
+from commandbus.commands.marks import Marks
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import Flow, SendOptions, check_flow
 from commandbus.keys import Keys
@@ -47,6 +48,7 @@ class Preparer:
         middleware: tuple[Middleware, ...] = (),
     ) -> None:
         self.drafting = Drafting(middleware)
+        self.marks = Marks()
         self._settings = settings
         self._policy = policy
         #: The types of payloads that this process knows, while handlers are registered.
@@ -78,10 +80,14 @@ class Preparer:
         kind: Any = type(data)
         if kind is not dict:
             data = written(data, is_checked=self._settings.validate_on_send)
-        if self._codecs and not fits and self._settings.validate_on_send:
+            if data.__class__ is not kind:  # it was a model
+                self.marks.meet(domain, command_type, kind)
+        if self._codecs:
             codec = self._codecs.get((domain, command_type))
             if codec is not None and codec.kind is not kind:  # else it was checked just now
-                codec.check(data)
+                self.marks.meet(domain, command_type, codec.kind)
+                if self._settings.validate_on_send and not fits:
+                    codec.check(data)
         return NewCommand(
             command_type=command_type,
             command_id=check_uuid(command_id),
@@ -113,7 +119,7 @@ class Preparer:
             command.correlation_id, max_attempts, options=command.options,
         )  # fmt: skip
         if not may_be_unique:
-            refuse_unique(prepared)
+            refuse_unique_key(prepared.flow)
         return prepared
 
     def closing_command(self, domain: str, command: BatchCommand | TypedCommand) -> bytes:
@@ -128,7 +134,7 @@ class Preparer:
             domain, command.command_type, command.command_id, command.data, command.reply_to, None,
             options=command.options,
         )  # fmt: skip
-        refuse_unique(prepared)
+        refuse_unique_key(prepared.flow)
         flow = prepared.flow or Flow()
         if flow.deliver_at is not None or flow.expires_at is not None:
             raise InvalidInputError(
@@ -194,9 +200,9 @@ class Preparer:
         return NO_REPLY if self._settings.replies == "none" else self._settings.replies
 
 
-def refuse_unique(command: NewCommand) -> None:
-    """Refuse a command with a unique key where it must be sent whatever others do."""
-    if command.flow is not None and command.flow.unique_key is not None:
+def refuse_unique_key(flow: Flow | None) -> None:
+    """Refuse a unique key where a command must be sent whatever others do."""
+    if flow is not None and flow.unique_key is not None:
         raise InvalidInputError(
             "a batch is created with all its commands, so none of them has a unique_key; use send, "
             "or send_many with batch_id"

@@ -92,19 +92,27 @@ class Sending:
                 sent = await self._store.send_unique(
                     domain, list(prepared()), skips_known=skips, **place
                 )
+                await self._tell_marks()
                 return SendReport(
                     [each.command_id for each in sent if each.verdict == "sent"],
                     [each.command_id for each in sent if each.verdict != "sent"],
                 )
             if not skips:
                 await self._store.send(domain, prepared(), **place)
+                await self._tell_marks()
                 return SendReport(ids)
             left_out = set(await self._store.send_new(domain, prepared(), **place))
+            await self._tell_marks()
         numbered = list(enumerate(ids, 1))
         return SendReport(
             [each for number, each in numbered if number not in left_out],
             [each for number, each in numbered if number in left_out],
         )
+
+    async def _tell_marks(self) -> None:
+        # The types of many are known once they are sent: there is nothing left to fail.
+        if self.preparer.marks.untold:
+            await self.preparer.marks.tell_if_possible(self._store)
 
     def _check_count(self, commands: int) -> None:
         if commands > self._max_send_many:
@@ -126,6 +134,8 @@ class Sending:
 
         That is another command if it holds the unique key of this one.
         """
+        if self.preparer.marks.untold:
+            await self.preparer.marks.tell(self._store)
         flow = command.flow
         # A key may be locked by somebody's open transaction: those who share a commit would wait.
         if flow is not None and flow.unique_key is not None:

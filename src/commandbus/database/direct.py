@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, LiteralString, Protocol, TypeVar, Unpack, cast
 from uuid import UUID
@@ -17,12 +17,13 @@ from uuid import UUID
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from commandbus.database import encoding
 from commandbus.database.connections import Row, Statement, run_blocking
 from commandbus.database.foreign import refuse_unusual
 from commandbus.database.gateway import LEVELS_SECONDS, Gateway, Session
 from commandbus.database.model import Sent
 from commandbus.database.own_connections import OurBlockingConnection
-from commandbus.database.postgres import PostgresStore
+from commandbus.database.postgres import DECLARE_SECRETS, PostgresStore
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import SendPlace
 from commandbus.errors import InvalidInputError, InvalidOperationError
@@ -152,7 +153,7 @@ class DirectGateway(Gateway):
         if f"domain {domain}" in self._known:
             return
         if not await self.value("select {schema}.knows_domain(%s)", (domain,), domain=domain):
-            self._run_apart("select {schema}.ensure_domain(%s)", domain)
+            self.run_apart("select {schema}.ensure_domain(%s)", domain)
         self._known[f"domain {domain}"] = math.inf
 
     async def ensure_levels(self, domain: str) -> None:
@@ -169,16 +170,16 @@ class DirectGateway(Gateway):
 
     def _say(self, mark: str, text: LiteralString, domain: str, seconds: float) -> None:
         if self._known.get(mark, 0.0) < time.monotonic():
-            self._run_apart(text, domain)
+            self.run_apart(text, domain)
             self._known[mark] = time.monotonic() + seconds
 
-    def _run_apart(self, text: LiteralString, domain: str) -> None:
+    def run_apart(self, text: LiteralString, domain: str, *more: str) -> None:
         """Run a statement in a transaction of its own.
 
         In that of the application it would keep its locks for as long as that lasts, and all other
         senders of the domain would wait.
         """
-        statement, params = self.statement(text), (domain,)
+        statement, params = self.statement(text), (domain, *more)
         with translated(domain):
             if not self.seat.is_in_transaction:
                 with self.seat.connection() as own:
@@ -222,8 +223,14 @@ class PoollessStore(PostgresStore):
 class DirectStore(PoollessStore):
     """The store on the connection of a seat: what sends, operates and reads."""
 
+    gateway: DirectGateway
+
     def __init__(self, seat: Seat, settings: Settings, known: dict[str, float]) -> None:
         self.gateway = DirectGateway(seat, settings, known)
+
+    async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
+        """Remember which keys must not be shown, never in the open transaction."""
+        self.gateway.run_apart(DECLARE_SECRETS, domain, encoding.secrets(keys))
 
     async def send(
         self,

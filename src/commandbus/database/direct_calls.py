@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, LiteralString, cast
 
+from commandbus.database import encoding
 from commandbus.database.connections import Row, Statement
 from commandbus.database.direct import PoollessStore
 from commandbus.database.foreign import run_on_foreign_blocking
 from commandbus.database.gateway import LEVELS_SECONDS, Gateway
 from commandbus.database.migrations import migrations
+from commandbus.database.postgres import DECLARE_SECRETS
 from commandbus.database.sqlstate import translated
 from commandbus.settings import Settings
 
@@ -62,6 +64,10 @@ class CallerGateway(Gateway):
         may_autocommit = self.settings.allow_autocommit_conn
         return run_on_foreign_blocking(conn, statement, params, may_autocommit=may_autocommit)
 
+    def apart(self, work: Callable[[Gateway], Coroutine[Any, Any, None]]) -> None:
+        """Do something on a connection that is not the caller's, and wait for it."""
+        self._of_thread.call[1](work)
+
     async def check(self) -> None:
         """Raise if the database is not one that this version can work with; set up an empty one.
 
@@ -69,7 +75,7 @@ class CallerGateway(Gateway):
         """
         if not self._is_checked:
             if not await self._fits():
-                self._of_thread.call[1](lambda pooled: pooled.check())
+                self.apart(lambda pooled: pooled.check())
             self._is_checked = True
 
     async def _fits(self) -> bool:
@@ -86,19 +92,19 @@ class CallerGateway(Gateway):
         if domain not in self._known_domains:
             await self.check()
             if not await self.value(_KNOWS, (domain,), domain=domain):
-                self._of_thread.call[1](lambda pooled: pooled.ensure_domain(domain))
+                self.apart(lambda pooled: pooled.ensure_domain(domain))
             self._known_domains.add(domain)
 
     async def ensure_levels(self, domain: str) -> None:
         """Say that a domain uses levels, never in the caller's transaction."""
         if self._leveled_until.get(domain, 0.0) < time.monotonic():
-            self._of_thread.call[1](lambda pooled: pooled.ensure_levels(domain))
+            self.apart(lambda pooled: pooled.ensure_levels(domain))
             self._leveled_until[domain] = time.monotonic() + LEVELS_SECONDS
 
     async def ensure_keys(self, domain: str) -> None:
         """Say that a domain uses ordering keys, never in the caller's transaction."""
         if domain not in self._keyed_domains:
-            self._of_thread.call[1](lambda pooled: pooled.ensure_keys(domain))
+            self.apart(lambda pooled: pooled.ensure_keys(domain))
             self._keyed_domains.add(domain)
 
 
@@ -109,3 +115,12 @@ class CallerStore(PoollessStore):
 
     def __init__(self, settings: Settings) -> None:
         self.gateway = CallerGateway(settings)
+
+    async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
+        """Remember which keys must not be shown, never in the caller's transaction."""
+        document = encoding.secrets(keys)
+
+        async def declare(pooled: Gateway) -> None:
+            await pooled.rows(DECLARE_SECRETS, (domain, document))
+
+        self.gateway.apart(declare)

@@ -7,7 +7,7 @@ Payloads and results are encoded already and go in as they are.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,11 @@ from commandbus.models import NewCommand
 def dump(value: Any) -> str:
     """Encode a document of our own making."""
     return orjson.dumps(value).decode()
+
+
+def secrets(keys: Mapping[str, Collection[str]]) -> str:
+    """What declare_secrets takes: keys by command type."""
+    return dump({kind: sorted(names) for kind, names in keys.items()})
 
 
 def send(command: NewCommand) -> str:

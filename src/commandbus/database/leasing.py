@@ -27,7 +27,8 @@ _LEASE: LiteralString = (
 )
 #: For how many seconds a command has been due that is started for the first time. By the clock of
 #: the server, which is not that of the worker.
-_WAITED: LiteralString = ", cast(extract(epoch from clock_timestamp() - r.due_at) as float8)"
+#: `extract` would make a number of decimal digits first.
+_WAITED: LiteralString = ", date_part('epoch', clock_timestamp() - r.due_at)"
 _FROM_RECEIVE: LiteralString = (
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
     " cast(%s as text[]), cast(%s as text[]), cast(%s as int)) r"

@@ -34,8 +34,10 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
-    "former", "basics", "settings", "queues", "queue_verbs", "shards", "locks", "visibility",
-    "audit", "seals", "audit_parts", "audit_drops", "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads",
+    "former", "basics", "settings", "queues", "queue_verbs", "shards", "moving_parts",
+    "moving_audit", "moving", "locks", "visibility",
+    "audit", "seals", "audit_parts", "audit_drops", "workers", "payloads", "replies", "batches",
+    "troubleshooting", "key_reads",
     "flow", "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys",
     "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",
     "cancels",

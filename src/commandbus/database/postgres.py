@@ -83,7 +83,7 @@ _HEARTBEATS: LiteralString = (
 )
 _WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
-_DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
+DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
 
 def worker_timeouts(settings: Settings) -> Timeouts:
@@ -311,8 +311,7 @@ class PostgresStore(PostgresLeasing, PostgresSends, PostgresFlow):
         return left
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
-        document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})
-        await self.gateway.rows(_DECLARE_SECRETS, (domain, document))
+        await self.gateway.rows(DECLARE_SECRETS, (domain, encoding.secrets(keys)))
 
     async def worker_gone(self, worker: str) -> None:
         await self.gateway.rows(_WORKER_GONE, (worker,))

@@ -21,6 +21,8 @@ from commandbus.privacy.reasons import check_reason
 #: The largest number of places, leases and burst.
 MAX_NUMBER = 1_000_000
 MAX_REASON_LENGTH = 1_000
+#: The longest time that a rate is counted over, in seconds.
+YEAR = 31_622_400.0
 
 _SET: LiteralString = (
     "select {schema}.set_limit(%s, cast(%s as text), %s, cast(%s as int), cast(%s as float8),"
@@ -78,10 +80,11 @@ class ExecutionLimits:
             (
                 domain,
                 None if type is None else check_command_type(type),
-                per_key,
+                _is_by_key(per_key, type),
                 _places(max_running),
                 None if rate is None else _number(rate, "rate", 0.000001),
-                None if rate is None else check_seconds(per, "per", 0.001, 31_622_400.0),
+                # Its default is no word about a rate; the database refuses any other without one.
+                None if rate is None and per == 1.0 else check_seconds(per, "per", 0.001, YEAR),
                 None if burst is None else _number(burst, "burst", 1.0),
                 check_operator(operator),
                 check_reason(reason, max_length=MAX_REASON_LENGTH),
@@ -101,7 +104,8 @@ class ExecutionLimits:
         """Remove a limit, and make due what waits for it; False if there was none."""
         kind = None if type is None else check_command_type(type)
         why = check_reason(reason, max_length=MAX_REASON_LENGTH)
-        params = (check_domain(domain), kind, per_key, check_operator(operator), why)
+        by_key = _is_by_key(per_key, type)
+        params = (check_domain(domain), kind, by_key, check_operator(operator), why)
         was_there = bool(await self._store.gateway.value(_CLEAR, params, domain=domain))
         # In chunks; a chore does the same, should this be interrupted.
         while await self._store.gateway.value(_RELEASE, (domain,), domain=domain):
@@ -129,6 +133,14 @@ class ExecutionLimits:
         places = check_reach(domain, domains)
         wanted = [None] if places is None else places
         return await self._store.gateway.rows(_LIST_OF, (wanted,), into=ExecutionLimit)
+
+
+def _is_by_key(per_key: object, type: str | None) -> bool:  # noqa: A002
+    if not isinstance(per_key, bool):
+        raise InvalidInputError(f"per_key is {per_key!r}; use True or False")
+    if per_key and type is None:
+        raise InvalidInputError("a limit by key needs a command type; name it")
+    return per_key
 
 
 def _places(value: object) -> int | None:

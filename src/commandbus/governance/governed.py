@@ -137,6 +137,8 @@ class Governed(Limits):
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts,
             options=options,
         )  # fmt: skip
+        if self._preparer.marks.untold:
+            await self._preparer.marks.tell(self._store)
         who = self.on_behalf_of(caller, domain)
         with self._preparer.drafting.around(domain) as drafts:
             return await self._send(domain, drafted(domain, command, drafts), who)

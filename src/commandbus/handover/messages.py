@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +21,8 @@ from commandbus.keys import MIN_BYTES, Key
 
 #: What a result may say.
 OUTCOMES = ("completed", "retry", "park", "fail", "discard", "snooze", "alive")
+#: The largest number of a lease, which is a bigint.
+MAX_LEASE = 2**63 - 1
 
 
 class UntrustedMessageError(CommandBusError):
@@ -123,9 +124,12 @@ def read_command(body: Mapping[str, Any]) -> OutsideCommand:
 def read_result(body: Mapping[str, Any]) -> Result:
     """A result by its body. One that names its command and lease is never refused as a whole."""
     try:
-        command_id, lease = UUID(body["command_id"]), operator.index(body["lease"])
+        command_id, lease = UUID(body["command_id"]), body["lease"]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UntrustedMessageError("it names no command and lease") from None
+    # One that no column holds would be refused with all results that came along.
+    if type(lease) is not int or not 0 <= lease <= MAX_LEASE:
+        raise UntrustedMessageError("its lease is no number of one")
     outcome, problem = body.get("outcome"), None
     error = body.get("error") or {}
     number, share = body.get("delay_seconds"), body.get("progress")

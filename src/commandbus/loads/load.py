@@ -11,7 +11,7 @@ from commandbus.batches.callbacks import Completions
 from commandbus.batches.cancels import cancel_all
 from commandbus.batches.model import BatchOptions
 from commandbus.batches.preparing import new_batch
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.preparing import Preparer, refuse_unique_key
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
@@ -127,6 +127,7 @@ class Loads:
         the checkpoint of its row. `resume` knows them.
         """
         flow, meta = check_flow(send_options), check_meta(send_options.get("meta"))
+        refuse_unique_key(flow)
         _checked_rate(dispatch_rate)
         defaults = {
             **({} if flow is None else flow.digestible()),

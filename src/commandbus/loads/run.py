@@ -17,7 +17,7 @@ from typing import Any, Literal, LiteralString
 from uuid import UUID
 
 from commandbus.commands.drafting import drafted
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.preparing import Preparer, refuse_unique_key
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
@@ -148,6 +148,7 @@ class LoadRun:
         reader: Reader,
         on_progress: OnProgress | None,
     ) -> None:
+        self._store = store
         self._gateway = store.gateway
         self._preparer = preparer
         self._defaults = options_of(load.options)
@@ -254,6 +255,7 @@ class LoadRun:
                 domain, row.command_type, row.command_id, row.data, row.reply_to,
                 row.correlation_id, options=self._options(row),
             )  # fmt: skip
+            refuse_unique_key(command.flow)
             command = drafted(domain, command, self._drafts)
         except InvalidInputError as error:
             raise self._reader.error_at(place, error) from error
@@ -267,6 +269,8 @@ class LoadRun:
     async def _commit(self) -> None:
         chunk, began = self._chunk, time.monotonic()
         commands, digest = encoding.sends(chunk.commands), chunk.digest()
+        if self._preparer.marks.untold:
+            await self._preparer.marks.tell_if_possible(self._store)
         try:
             checkpoint = (self._checkpoints + 1, self._rows + 1, commands, digest)
             if self.on_behalf is None:

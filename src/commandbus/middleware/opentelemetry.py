@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
 from commandbus._version import __version__
@@ -52,8 +53,14 @@ _SUPPRESSING = (
 # Without the function around each, if there is one that we know: these are called for each command.
 _runtime = getattr(contexts, "_RUNTIME_CONTEXT", None) or contexts
 _attach, _current = _runtime.attach, _runtime.get_current
+if type(_runtime).__name__ == "ContextVarsRuntimeContext":
+    # And without its methods, which do nothing but this.
+    _variable = getattr(_runtime, "_current_context", None)
+    if isinstance(_variable, ContextVar):
+        _attach, _current = _variable.set, _variable.get
 #: Under which a context has its span: to write it there oneself costs less than to ask for it.
 (_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
+_put: Callable[[Context, str, object], None] = dict.__setitem__
 #: An attempt whose context is attached: the token, the context, and of a dropped one what its reply
 #: carries; None: the propagators say it.
 _Begun = tuple[Any, Context, dict[str, str] | None]
@@ -169,7 +176,8 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
         )
         decided = self._sampling.decide(sent, is_parent=is_parent)
         if isinstance(decided, DroppedSpan):
-            context = Context({**sent.baggage, _SPAN_KEY: decided})
+            context = Context(sent.baggage)
+            _put(context, _SPAN_KEY, decided)  # it refuses that itself, and nobody else has it yet
             token = _attach(context)
             if call.owns_context and command.reply_to is None:
                 return None

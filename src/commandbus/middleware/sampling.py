@@ -90,7 +90,9 @@ class Sampling:
         trace_id = ids.generate_trace_id()
         if trace_id & _LOW < self._bound:
             return _with_trace(real, trace_id)
-        return DroppedSpan.of((ids, trace_id, self._flags, _NO_STATE))
+        span = _new(DroppedSpan)  # as `of` makes it, which nearly every attempt would call
+        span._known = ids, trace_id, self._flags, _NO_STATE
+        return span
 
     def _learn(self) -> Any:
         """Look at the sampler. The application may set its provider up after this was made."""

@@ -31,13 +31,18 @@ class LazyScope(Scope):
     _call: Call | None
 
     @staticmethod
-    def of(origin: Scope, describe: Describe | None, call: Call | None = None) -> LazyScope:
-        """A fork of `origin`; `describe` writes what belongs to the call, once it is made."""
-        scope = _new(LazyScope)  # without the work of `__init__`
-        scope._origin = origin
-        scope._describe = describe
-        scope._call = call
-        return scope
+    def pair(
+        isolation: Scope, current: Scope, describe: Describe | None, call: Call | None
+    ) -> tuple[LazyScope, LazyScope]:
+        """Forks of both; `describe` writes what belongs to the call into the first, once made."""
+        first = _new(LazyScope)  # without the work of `__init__`
+        first._origin = isolation
+        first._describe = describe
+        first._call = call
+        second = _new(LazyScope)
+        second._origin = current
+        second._describe = second._call = None
+        return first, second
 
     def __getattr__(self, name: str) -> Any:
         """Called for what has no value: make the scope, then it has one."""

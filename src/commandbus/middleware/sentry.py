@@ -35,8 +35,16 @@ def _setter(name: str, otherwise: Callable[[Scope], None]) -> Callable[[Scope], 
     return found
 
 
+def _getter(name: str, otherwise: Callable[[], Scope]) -> Callable[[], Scope | None]:
+    """The same to read it: None where there is no scope yet."""
+    found: Callable[[], Scope | None] = getattr(getattr(scopes, name, None), "get", otherwise)
+    return found
+
+
 _set_isolation = _setter("_isolation_scope", Scope.set_isolation_scope)
 _set_current = _setter("_current_scope", Scope.set_current_scope)
+_isolation = _getter("_isolation_scope", Scope.get_isolation_scope)
+_current = _getter("_current_scope", Scope.get_current_scope)
 
 
 class Sentry(Surrounding):
@@ -51,6 +59,7 @@ class Sentry(Surrounding):
             raise InvalidSettingError(f"report is {report!r}; use {', '.join(_REPORTS)}")
         self._report = report
         self.guard = Guard("the middleware Sentry")
+        self._described = self._describe  # bound once: each attempt has it in its scope
         # The worker logs each failure too: the logging integration would send it a second time.
         ignore_logger("commandbus.worker")
 
@@ -83,14 +92,15 @@ class Sentry(Surrounding):
 
     def enter(self, call: Call) -> tuple[Scope, Scope] | None:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
-        isolation, current = Scope.get_isolation_scope(), Scope.get_current_scope()
-        scope = LazyScope.of(isolation, self._describe, call)
+        isolation = _isolation() or Scope.get_isolation_scope()
+        current = _current() or Scope.get_current_scope()
+        scope, inner = LazyScope.pair(isolation, current, self._described, call)
         if call._state is None:
             call._state = {self: scope}
         else:
             call._state[self] = scope
         _set_isolation(scope)
-        _set_current(LazyScope.of(current, None))
+        _set_current(inner)
         return None if call.owns_context else (isolation, current)
 
     def leave(self, call: Call, entered: tuple[Scope, Scope]) -> None:

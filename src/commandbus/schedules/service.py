@@ -150,6 +150,7 @@ class Schedules:
         given = (cron, timezone, every, at)
         check_time(*given, now=datetime.now(UTC))  # before the domain is created
         await self._store.gateway.ensure_domain(domain)
+        await self._preparer.marks.tell(self._store)
 
         async def attempt() -> bool:
             now, known = await self._find(*place)

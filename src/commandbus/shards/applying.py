@@ -52,11 +52,8 @@ async def apply_map(
     check_number(wait_seconds, "wait_seconds", 0, 86_400)
     end = time.monotonic() + wait_seconds
     async with AsyncExitStack() as stack:
-        gateways = {
-            name: await _gateway(stack, name, address, settings)
-            for name, address in shards.shards.items()
-        }
-        await _refuse_forgotten(shards, gateways)
+        gateways = await open_all(stack, shards, settings)
+        await refuse_forgotten(shards, gateways)
         losing = {name: await _leaving(shards, name, gateways[name]) for name in gateways}
         done: dict[str, bool] = {}
         try:
@@ -73,6 +70,16 @@ async def apply_map(
         return {name: done[name] for name in shards.shards}
 
 
+async def open_all(
+    stack: AsyncExitStack, shards: ShardMap, settings: Settings | None
+) -> dict[str, Gateway]:
+    """The gateways of all shards, which must be up."""
+    return {
+        name: await _gateway(stack, name, address, settings)
+        for name, address in shards.shards.items()
+    }
+
+
 async def _gateway(
     stack: AsyncExitStack, name: str, address: str, settings: Settings | None
 ) -> Gateway:
@@ -85,7 +92,8 @@ async def _gateway(
     return bus._store.gateway
 
 
-async def _refuse_forgotten(shards: ShardMap, gateways: dict[str, Gateway]) -> None:
+async def refuse_forgotten(shards: ShardMap, gateways: dict[str, Gateway]) -> None:
+    """Refuse a map without a shard that has domains by the map that the databases know."""
     for name, gateway in gateways.items():
         record = await record_of(gateway)
         if record is not None and (forgotten := sorted(record.named - shards.shards.keys())):

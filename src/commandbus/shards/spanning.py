@@ -19,15 +19,18 @@ from contextlib import (
 )
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 from commandbus.bus import CommandBus
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DomainMovedError
 from commandbus.governance.types import BatchType
 from commandbus.handlers.router import Handlers
+from commandbus.models import Reply
 from commandbus.opening import Opening
 from commandbus.settings import Settings
 from commandbus.shards.bus import ShardedBus
 from commandbus.shards.call import Call, arguments_of, ask_all, find
+from commandbus.shards.following import wait_reply
 from commandbus.shards.map import ShardMap
 from commandbus.shards.merging import Looking, Tailing, every
 from commandbus.shards.model import Everywhere
@@ -234,6 +237,10 @@ class SpanningBus(CommandBus):
                 async with (await self.sharded.shard(name)).schedules.firing():
                     await asyncio.Event().wait()
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
+        """Wait for a reply; if its domain moves meanwhile it is awaited where that is then."""
+        return await wait_reply(self, domain, command_id, timeout)
 
     # -- workers
 

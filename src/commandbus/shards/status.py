@@ -9,6 +9,7 @@ from commandbus.bus import CommandBus
 from commandbus.errors import CommandBusError
 from commandbus.settings import Settings
 from commandbus.shards.map import ShardMap
+from commandbus.shards.moves import Move, moved_away, open_moves
 from commandbus.shards.record import closed_domains, domains_here, left_in, record_of
 
 #: How long a shard may take to answer, in seconds.
@@ -28,6 +29,10 @@ class ShardStatus:
     left: list[str] = field(default_factory=list)
     #: Domains that let nothing new in, because they are about to leave.
     closed: list[str] = field(default_factory=list)
+    #: Of those that have left, the ones that took their history along.
+    gone: list[str] = field(default_factory=list)
+    #: By domain: a move that goes on, to or from here, and how far it is.
+    moves: dict[str, str] = field(default_factory=dict)
     #: What is wrong, and what to do; None: nothing.
     problem: str | None = None
 
@@ -60,7 +65,17 @@ async def _status(shards: ShardMap, name: str, bus: CommandBus) -> ShardStatus:
     }
     left = [each for each, has_left in here.items() if has_left]
     closed = await closed_domains(gateway)
+    moves = {each.domain: _how(each) for each in await open_moves(gateway)}
+    gone = await moved_away(gateway, left)
     if record is None:
-        told = "it does not know the map yet; run `commandbus shards apply`"
-        return ShardStatus(name, None, domains, left, closed, told)
-    return ShardStatus(name, record.version, domains, left, closed, record.difference(name, shards))
+        told: str | None = "it does not know the map yet; run `commandbus shards apply`"
+    else:
+        told = record.difference(name, shards)
+    version = None if record is None else record.version
+    return ShardStatus(name, version, domains, left, closed, gone, moves, told)
+
+
+def _how(move: Move) -> str:
+    where = f"to {move.to_shard}" if move.is_leaving else f"from {move.from_shard}"
+    closed = ", and closed" if move.is_leaving and move.phase in {"closing", "verified"} else ""
+    return f"on its way {where}: {move.phase}{closed}; `commandbus shards move` goes on"

@@ -217,7 +217,6 @@ async def _refuse_decisions_elsewhere(call: Call, domain: str) -> None:
 #: These look at their arguments themselves.
 SPECIAL: dict[str, Rule] = {
     "send": _typed,
-    "call": _typed,
     "get_audit_trail": _audit_trail,
     **dict.fromkeys(
         (
@@ -387,5 +386,6 @@ CLOSED = frozenset({"governance.close", "upkeep.runs.close"})
 OWN = frozenset({
     "close", "stop", "monitor", "domains", "started_domains", "stuck_domains", "run_worker",
     "connect", "schedules.firing", "upkeep.figures.pool", "upkeep.figures.watch", "search.tail",
-    "upkeep.standing.settings",
+    "upkeep.standing.settings", "wait_reply",
+    "call",  # sends, and waits for the reply, by the verbs of this bus
 })  # fmt: skip

@@ -44,8 +44,8 @@ class Settles(Protocol):
 class Refills(Protocol):
     """Who leases commands in the places that others give back."""
 
-    def refill(self) -> ReceiveOptions | None:
-        """What to lease now; None: nothing."""
+    def refill(self, *, is_limited: bool) -> ReceiveOptions | None:
+        """What to lease now; None: nothing. Whether those that end have limits decides it too."""
 
     def refilled(self, options: ReceiveOptions, leases: Sequence[Lease], asked_at: float) -> None:
         """That was leased; nothing, if it failed."""
@@ -60,7 +60,7 @@ class Completer:
     on_settled: Callable[[Sequence[Lease]], None]
     #: What was committed, for the next heartbeat.
     totals: Totals = field(default_factory=Totals)
-    #: Set where places of a limit are to be filled in the commit that gives them back.
+    #: Set where places are to be filled in the commit that gives them back.
     refills: Refills | None = None
 
     def __post_init__(self) -> None:
@@ -76,6 +76,13 @@ class Completer:
     def backlog(self) -> int:
         """Outcomes that are not committed yet."""
         return len(self._pending) + self._in_flight
+
+    @property
+    def will_refill(self) -> bool:
+        """Whether the next commit is one that may lease commands, if there are few places."""
+        return bool(self._pending) and not any(
+            each.lease.is_limited or each.lease.batch_id for each in self._pending
+        )
 
     def put(self, outcome: Outcome) -> None:
         """Take an outcome; it is committed soon."""
@@ -120,8 +127,7 @@ class Completer:
         backoff = Backoff(0.05, 2.0)
         while True:
             try:
-                # All of a domain with limits say so: the first one is enough.
-                options = refills.refill() if refills and group[0].lease.is_limited else None
+                options = _refill(refills, group) if refills else None
                 if refills and options:
                     lost = await self._settle_and_receive(group, refills, options)
                 else:
@@ -183,6 +189,14 @@ class Completer:
             outcome.lease.command_id, redact_text(str(error)),
         )  # fmt: skip
         self.on_settled([outcome.lease])
+
+
+def _refill(refills: Refills, group: Sequence[Outcome]) -> ReceiveOptions | None:
+    # All of a domain with limits say so: the first one is enough.
+    is_limited = group[0].lease.is_limited
+    if not is_limited and any(each.lease.batch_id for each in group):
+        return None  # such a commit may wait for the row of the batch, and leases nothing
+    return refills.refill(is_limited=is_limited)
 
 
 def _refused_send(outcome: Outcome, error: DuplicateCommandError) -> Outcome:

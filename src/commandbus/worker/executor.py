@@ -27,6 +27,8 @@ from commandbus.worker.running import Key, OnProgress, Run, TimeOuts
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
 PREFETCH_SECONDS = 0.05
+#: Up to this number leased at once are few: a commit more costs the server more than they do.
+FEW = 8
 #: How long a suspect waits for running handlers to end; then it runs beside them, unconfirmed.
 #: And how long the others wait for a suspect that runs alone.
 SUSPECT_PATIENCE_SECONDS = 5.0
@@ -110,6 +112,10 @@ class Executor:
         if not self._places.are_free:
             free = self._places.limit(free, ahead)
         return max(free + ahead, 0)
+
+    def has_few(self) -> bool:
+        """Whether few commands are leased at once."""
+        return self.concurrency <= FEW and self.concurrency + self._prefetch() <= FEW
 
     def places(self) -> int:
         """How many commands under a limit to lease now: no more than would start at once.

@@ -75,20 +75,22 @@ class MeteredExecution(Execution):
 def metered_run(times: Times) -> type[Run]:
     """Runs that tell how long they waited and took: no coroutine is around them for that."""
     handled, waited = times.handled, times.waited
+    now, begin, end = time.monotonic, Run.begin, Run.end
 
     class MeteredRun(Run):
         began_at: float = 0.0
 
-        def begin(self, entry: HandlerEntry, timeout_seconds: float) -> None:
-            Run.begin(self, entry, timeout_seconds)
-            self.began_at = began = time.monotonic()
+        def begin(self, entry: HandlerEntry, timeout_seconds: float) -> float:
+            self.began_at = began = begin(self, entry, timeout_seconds)
             lease = self.lease
-            if lease.due_at is not None:  # now, and not when the handler ends: that may take hours
-                waited[lease.command_type].append(max(0.0, began - lease.due_at))
+            due_at = lease.due_at
+            if due_at is not None:  # now, and not when the handler ends: that may take hours
+                waited[lease.command_type].append(began - due_at if began > due_at else 0.0)
+            return began
 
         def end(self) -> None:
-            handled[self.lease.command_type].append(time.monotonic() - self.began_at)
-            Run.end(self)
+            handled[self.lease.command_type].append(now() - self.began_at)
+            end(self)
 
     return MeteredRun
 
@@ -120,7 +122,16 @@ class MeteredSettling:
         self, domain: str, outcomes: Sequence[Outcome], lost: set[UUID], began: float
     ) -> None:
         self._metrics.settled(domain, time.monotonic() - began)
-        self._metrics.ended_together(domain, [_ended(each, lost) for each in outcomes])
+        completed = OutcomeKind.COMPLETE  # nearly all: those are told here, without a call
+        self._metrics.ended_together(
+            domain,
+            [
+                (each.lease.command_type, "completed", each.lease.attempt, None)
+                if each.kind is completed and not lost
+                else _ended(each, lost)
+                for each in outcomes
+            ],
+        )
         for outcome in outcomes:
             if outcome.sends and outcome.lease.command_id not in lost:
                 self._count_sends(outcome)
@@ -135,8 +146,7 @@ def _ended(outcome: Outcome, lost: Collection[UUID]) -> Ended:
     lease, kind, failure = outcome.lease, outcome.kind, outcome.failure
     if lost and lease.command_id in lost:
         return lease.command_type, "stale", lease.attempt, None
-    # Nearly all have completed; to look one up, Python code makes the hash of a kind.
-    name = "completed" if kind is OutcomeKind.COMPLETE else OUTCOME_OF[kind]
+    name = OUTCOME_OF[kind]
     return lease.command_type, name, lease.attempt, None if failure is None else failure.code
 
 

@@ -15,7 +15,7 @@ from commandbus.errors import CommandBusError
 from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.worker.cancels import CancelWatch
 from commandbus.worker.completer import Completer
-from commandbus.worker.executor import Executor
+from commandbus.worker.executor import FEW, Executor
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.metered import measures_of
 from commandbus.worker.receiver import Receiver
@@ -76,7 +76,8 @@ class Parts:
             control,
             self.execution,
             self.completer,
-            on_room=self.receiver.room_freed,
+            # With more places than few each end asks the receiver, and nothing in between.
+            on_room=self.receiver.room_freed if options.concurrency > FEW else self._room_freed,
             on_ended=self._ended,
             on_early=self._keep_on,
             concurrency=options.concurrency,
@@ -155,6 +156,9 @@ class Parts:
     def wanted(self) -> int:
         return self.executor.wanted()
 
+    def has_few(self) -> bool:
+        return self.executor.has_few()
+
     def places(self) -> int:
         return self.executor.places()
 
@@ -166,6 +170,11 @@ class Parts:
 
     def release(self, leases: Sequence[Lease]) -> None:
         self.executor.release(leases)
+
+    def _room_freed(self) -> None:
+        # Of few places one is filled with the commit that ends its command; then _ended follows.
+        if not (self.completer.will_refill and self.executor.has_few()):
+            self.receiver.room_freed()
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)

@@ -42,6 +42,9 @@ class Room(Protocol):
     def wanted(self) -> int:
         """How many commands to lease now."""
 
+    def has_few(self) -> bool:
+        """Whether so few are leased at once that a commit costs more than they do."""
+
     def places(self) -> int:
         """How many could start at once: what is under a limit is not leased ahead."""
 
@@ -108,18 +111,26 @@ class Receiver(Loop):
 
     def room_freed(self) -> None:
         """A command has ended. It matters only if the receiver waits for room."""
+        self._is_refilled = False
         if self._is_full and not self._is_told and self.room.wanted() > 0:
             self._is_told = True  # the next step looks for itself, so that is enough
             self.wake()
 
-    def refill(self) -> ReceiveOptions | None:
+    def refill(self, *, is_limited: bool) -> ReceiveOptions | None:
         """What to lease in the transaction in which others end, which gives their places back.
 
-        None: nothing. Otherwise `refilled` must follow. Nothing too while each group is full: then
-        others than those at a limit are done, and it is faster to end and to lease at once, on two
-        connections, than one after the other.
+        None: nothing. Otherwise `refilled` must follow. Under limits nothing too while each group
+        is full: then others than those at a limit are done, and it is faster to end and to lease at
+        once, on two connections, than one after the other. Without limits only where there are few
+        places, for which a second commit is dear, while each group is full, so that there probably
+        is more, and not when a look at the head is due.
         """
-        is_busy = self._is_asking or self._has_plenty or self.is_stopping
+        if is_limited:
+            is_busy = self._has_plenty
+        else:
+            is_few = self._has_plenty and self.room.has_few()
+            is_busy = not is_few or self._is_head_due(time.monotonic())
+        is_busy = is_busy or self._is_asking or self.is_stopping
         quantity = 0 if is_busy else self.room.wanted()
         if quantity <= 0:
             return None
@@ -132,8 +143,7 @@ class Receiver(Loop):
         self._has_plenty = len(leases) >= options["quantity"]
         if leases:
             self.has_asked = True
-            if self.until_empty is not None:
-                self.until_empty.found_work()
+            self._note_work(len(leases))
             self._take(leases, asked_at)
         # As many as there were places for, and not more: then nothing is left to be asked for.
         places = options.get("places") or 1
@@ -182,7 +192,7 @@ class Receiver(Loop):
             if seconds is None or seconds > 0:
                 return self._until_due(await self._found_nothing(), seconds)
         asked_at = time.monotonic()
-        from_head = asked_at - self._head_at >= HEAD_SECONDS
+        from_head = self._is_head_due(asked_at)
         self._is_asking = True
         try:
             leases = await self.store.receive(
@@ -207,6 +217,9 @@ class Receiver(Loop):
         # A full group: there is probably more. Otherwise give new commands a moment to gather.
         return None if len(leases) == quantity else FIRST_POLL_SECONDS
 
+    def _is_head_due(self, now: float) -> bool:
+        return now - self._head_at >= HEAD_SECONDS
+
     def _take(self, leases: Sequence[Lease], asked_at: float) -> bool:
         # If the process was paused, or the event loop blocked, these leases may have lapsed, and
         # another worker may run the commands by now. They are given back, not started; the epoch
@@ -224,6 +237,11 @@ class Receiver(Loop):
         return seconds
 
     async def _found_work(self, number: int) -> None:
+        now = self._note_work(number)
+        if self.is_idle and now - (self._busy_since or now) > BUSY_AFTER_SECONDS:
+            await self._set_idle(is_idle=False)
+
+    def _note_work(self, number: int) -> float:
         now = time.monotonic()
         if self.until_empty is not None:
             self.until_empty.found_work()
@@ -232,8 +250,7 @@ class Receiver(Loop):
         if self._busy_since is None:
             self._busy_since, self._found_since_busy = now, 0
         self._found_since_busy += number
-        if self.is_idle and now - self._busy_since > BUSY_AFTER_SECONDS:
-            await self._set_idle(is_idle=False)
+        return now
 
     async def _found_nothing(self) -> float | None:
         if self.until_empty is not None:

@@ -119,13 +119,15 @@ class Run:
         """Whether it keeps a connection while it runs."""
         return self.entry is not None and self.entry.is_transactional
 
-    def begin(self, entry: HandlerEntry, timeout_seconds: float) -> None:
-        """The handler is called now."""
+    def begin(self, entry: HandlerEntry, timeout_seconds: float) -> float:
+        """The handler is called now; returns this moment of the monotonic clock."""
         self.entry = entry
         self.timeout_seconds = timeout_seconds
-        self.due_at = due_at = time.monotonic() + timeout_seconds
+        now = time.monotonic()
+        self.due_at = due_at = now + timeout_seconds
         if due_at < self._timeouts.at:
             self._timeouts.plan(due_at)
+        return now
 
     def end(self) -> None:
         """The handler has ended: a time-out comes too late now, and must not stop the commit."""

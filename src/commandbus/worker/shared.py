@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from commandbus.commands.marks import Marks
 from commandbus.database.store import Listener, Store
 from commandbus.errors import CommandBusError, SchemaVersionError
 from commandbus.handlers.registry import HandlerRegistry
@@ -99,6 +100,8 @@ class Shared:
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None]
         self._chores: list[Loop] = []
+        #: Of types that handlers have sent; those of other senders are told as they send.
+        self.marks = Marks()
         #: What measures the workers; None: nothing does.
         self.monitor: Monitor | None = None
         self._counts: Counts | None = None
@@ -171,7 +174,11 @@ class Shared:
         if tasks:
             await asyncio.wait(tasks)
         stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+        try:
+            if not self._failure.done():
+                await self._tell_marks()
+        finally:
+            await stack.aclose()
 
     async def set_up(self, domain: str, secret_keys: Mapping[str, Collection[str]]) -> None:
         """Create what a domain needs, if it is missing; say so if it is paused."""
@@ -233,6 +240,12 @@ class Shared:
             if self.monitor is not None:
                 self.monitor.health.beat()
                 await self.tell_counts()
+            await self._tell_marks()
+
+    async def _tell_marks(self) -> None:
+        # A handler only says what is to be sent, and its worker commits that with many others.
+        if self.marks.untold:
+            await self.marks.tell_if_possible(self.control)
 
     async def tell_counts(self) -> None:
         """Add what was counted here to the database, if somebody wants that."""

@@ -160,6 +160,7 @@ class Workers:
 
     def __post_init__(self) -> None:
         self.shared = Shared(self.store, self.settings, self.registry)
+        self.shared.marks = self.preparer.marks
 
     def new(self, options: WorkerOptions) -> Worker:
         """A worker that is to be run."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
+from commandbus import CommandBus
 from tests.canaries import assert_hidden
 from tests.console.browser.chromium import Window
 from tests.console.browser.seeded import World, addresses, deployment, empty, full
+from tests.console.test_hostile_rows import MARKUP, SCRIPT, TURNED, poison
 from tests.http_server import Served
 
 Error: Any = pytest.importorskip("playwright.sync_api").Error
@@ -20,6 +23,9 @@ NOT_NOW = {200, 400, 404, 409}
 OWN = {"/find", "/help", "/me", "/tokens"}
 WIDTHS = (390, 820, 1440)
 NARROWEST = 320
+#: Tables that have more columns than their window shows.
+WIDER = """[...document.querySelectorAll("main .table-box")]
+  .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.ariaLabel)"""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +70,7 @@ def look(
     for width in (*WIDTHS, NARROWEST):
         page.set_viewport_size({"width": width, "height": 900})
         assert window.sideways() <= 0, (path, width, window.sideways())
+        assert page.evaluate(WIDER) == [], (path, width)
         if width in deeply:
             # So high that the bar at the end of a phone's screen covers nothing.
             page.set_viewport_size({"width": width, "height": 4000})
@@ -117,6 +124,37 @@ def test_every_screen_denied_says_which_scope_is_missing(
     assert "scope" in window.page.inner_text("main")
     look_at_all(window, [each for each in paths if each not in deep], allowed=(403,), deeply=())
     window.close()
+
+
+def test_what_others_wrote_into_rows_does_nothing_on_any_screen(browser: Any, dsn: str) -> None:
+    async def poisoned(bus: CommandBus, world: World) -> World:
+        await full(bus, world)
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+            assert await poison(conn, SCRIPT + MARKUP + TURNED) > 5
+        return world
+
+    with deployment(dsn, poisoned, workers=False) as (service, world):
+        wrong = faults_of(browser, service, world)
+    assert not wrong, "\n\n".join(wrong)
+
+
+def faults_of(browser: Any, service: Served, world: World) -> list[str]:
+    """Of every screen: a policy that was broken, a request elsewhere, a script, a page too wide."""
+    window = Window(browser, service.url, viewport={"width": 390, "height": 844})
+    window.page.on("dialog", lambda each: window.faults.append(f"says {each.message}"))
+    window.sign_in(world.tokens["ada"])
+    wrong = []
+    for path in addresses(world):
+        window.expected = tuple(f"status of {each}" for each in NOT_NOW)
+        window.open(path)
+        try:
+            window.check(path)
+            assert window.sideways() <= 0
+        except AssertionError as error:
+            wrong.append(f"{path}: {str(error)[:500]}")
+            window.faults.clear()
+    window.close()
+    return wrong
 
 
 def test_every_screen_empty(browser: Any, dsn: str) -> None:

@@ -19,6 +19,7 @@ from tests.console.browser.chromium import Window
 from tests.console.browser.keyboard import MOST, Keyboard
 from tests.console.browser.seeded import TWICE, World, deployment, tokens
 from tests.console.browser.test_journeys import says
+from tests.console.browser.test_live import until
 from tests.http_server import Served
 from tests.parking import park
 
@@ -52,9 +53,10 @@ async def several_thousand(dsn: str, bank: Bank, bus: CommandBus, world: World) 
         await conn.execute("select commandbus.ensure_domain('payments')")
         await park(conn, MANY, domain="payments", command_type="Debit", code="BANK_CLOSED",
                    message="the bank was closed for")  # fmt: skip
-    world.commands["transfer"] = new_id()
     data = {"amount": 9007199254740991, "currency": "", "password": bank.password}
-    await bus.send("payments", "Transfer", world.commands["transfer"], data)
+    for name in ("transfer", "other", "third"):
+        world.commands[name] = new_id()
+        await bus.send("payments", "Transfer", world.commands[name], data)
     return world
 
 
@@ -74,7 +76,7 @@ def test_one_command_is_edited_and_sent_again(
     service, world, bank = place
     window = Window(browser, service.url)
     window.sign_in(world.tokens["ada"])
-    page, keys = window.page, Keyboard(window.page)
+    page, keys, done = window.page, Keyboard(window.page), len(bank.transfers)
     keys.press("/")
     keys.type(str(world.commands["transfer"]))
     with page.expect_navigation():
@@ -99,7 +101,7 @@ def test_one_command_is_edited_and_sent_again(
     says(page, "the form had lost it")
     # What was hidden kept its value, and the number all its digits.
     sent = {"amount": 9007199254740991, "currency": "EUR", "password": bank.password}
-    assert bank.transfers == [sent]
+    assert bank.transfers[done:] == [sent]
     window.check("one edit")
     window.close()
 
@@ -221,3 +223,42 @@ def to_row(keys: Keyboard, name: str, tag: str, text: str, without: str = "-") -
         if text in found and without not in found:
             return
     raise AssertionError(f"no row has {text!r}")
+
+
+def test_the_same_is_done_without_a_script(browser: Any, place: tuple[Served, World, Bank]) -> None:
+    service, world, bank = place
+    window = Window(browser, service.url, java_script_enabled=False)
+    window.sign_in(world.tokens["ada"])
+    page, done = window.page, len(bank.transfers)
+    console = f"{service.url}/console"
+
+    page.goto(f"{console}/commands/payments/{world.commands['other']}")
+    page.get_by_role("link", name="Edit and retry").click()
+    field = page.locator("[name=payload]")
+    field.fill(field.input_value().replace('"currency": ""', '"currency": "EUR"'))
+    page.get_by_role("button", name="Show the difference").click()
+    assert "EUR" in page.inner_text(".diff .new")
+    page.locator("[name=reason]").fill("the form had lost it")
+    page.get_by_role("button", name=page.inner_text("h1")).click()
+    until(lambda: len(bank.transfers) > done)
+    sent = {"amount": 9007199254740991, "currency": "EUR", "password": bank.password}
+    assert bank.transfers[-1] == sent
+
+    page.goto(f"{console}/commands/payments/{world.commands['third']}")
+    page.get_by_role("link", name="Others with the same cause").click()
+    page.get_by_role("link", name=re.compile("^Retry ")).click()
+    page.locator("[name=reason]").fill("to see it again")
+    page.get_by_role("button", name=page.inner_text("h1")).click()
+    page.get_by_role("button", name="Stop").click()
+    assert "Nothing was changed" in page.inner_text("body")
+    page.get_by_role("link", name=re.compile("^Resume with")).click()
+    page.locator("[name=reason]").fill("it was nothing")
+    page.get_by_role("button", name=page.inner_text("h1")).click()
+    assert page.get_by_role("button", name=re.compile("^Stop")).count() == 1
+
+    page.goto(f"{console}/tokens")
+    page.get_by_role("row", name="denied").get_by_role("link", name="Revoke").click()
+    page.locator("[name=reason]").fill("has left the company")
+    page.get_by_role("button", name=page.inner_text("h1")).click()
+    assert "The token is revoked" in page.inner_text("body")
+    window.close()

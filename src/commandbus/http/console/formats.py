@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import unified_diff
@@ -41,7 +42,7 @@ STATES: dict[str, StateLook] = {
     "DONE": StateLook("Done", "s-done", "done"),
     "OPEN": StateLook("Open", "s-progress", "progress"),
     "INTERRUPTED": StateLook("Interrupted", "s-parked", "parked"),
-    "PAUSED": StateLook("Paused", "s-waits", "waits"),
+    "PAUSED": StateLook("Paused", "pause", "waits"),
 }
 
 
@@ -245,7 +246,22 @@ def prose(text: str) -> list[Part]:
     return [Part(each, bool(i % 2)) for i, each in enumerate(parts) if each]
 
 
+#: What stands in the message of a cause for what differs from command to command.
+_PLACEHOLDER = re.compile(r"<\w+>")
+
+
+def cause(group: Any) -> str:
+    """What a failure group is called: its message, after the code where the message alone says
+    nothing, as that of a KeyError does.
+    """
+    code, message = group.error_code or "", group.message or ""
+    if re.search(r"\w", _PLACEHOLDER.sub("", message)):
+        return str(message)
+    return ": ".join(each for each in (code, message) if each) or "(no message)"
+
+
 FILTERS = {
+    "cause": cause,
     "iso": iso,
     "utc": utc,
     "duration": duration,

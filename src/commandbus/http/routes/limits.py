@@ -78,10 +78,11 @@ async def set_type_limit(
 
 @router.delete("/{domain}", status_code=204)
 async def clear_domain_limit(
-    domain: DomainPath, here: Here, caller: Operator, reason: Why = None
+    domain: DomainPath, here: Here, caller: Operator, per_key: PerKey = False, reason: Why = None
 ) -> None:
     """Remove the limit of a domain; what waits for it becomes due. Again: nothing changes."""
-    await here.bus.limits.clear(domain, operator=caller.user_id, reason=reason)
+    # Who means a limit by key and forgets the type must not lose the limit of the domain.
+    await here.bus.limits.clear(domain, per_key=per_key, operator=caller.user_id, reason=reason)
 
 
 @router.delete("/{domain}/{command_type}", status_code=204)

@@ -54,7 +54,8 @@ def _requeue(
     actor, reset_attempts = options["actor"], options["reset_attempts"]
     if not rows or not state.queues.exists(queue):
         return []
-    rows = sorted(rows, key=lambda row: (*row.place, row.command_id))
+    # Those of one key in the order in which they were sent, in which they get their new numbers.
+    rows = sorted(rows, key=lambda row: (row.turn, *row.place, row.command_id))
     archive = state.queues.get(queue).archive
     messages: list[Any] = []
     for row in rows:

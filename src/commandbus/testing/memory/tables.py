@@ -69,6 +69,11 @@ class CommandRow(CommandMetadata):
         return self.sequence_no is None, self.sequence_no or 0
 
     @property
+    def turn(self) -> tuple[bool, int]:
+        """Sorts by key_seq, those without one last."""
+        return self.key_seq is None, self.key_seq or 0
+
+    @property
     def is_open(self) -> bool:
         """Neither ended nor parked."""
         return self.status in {CommandStatus.PENDING, CommandStatus.IN_PROGRESS}

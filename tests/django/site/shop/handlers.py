@@ -6,13 +6,22 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from django.db import connection, connections, transaction
+from django.db import DataError, connection, connections, transaction
 from django.db.models import F
 
-from commandbus import Command, HandlerContext, Handlers, PermanentCommandError, RetryPolicy, Snooze
+from commandbus import (
+    Command,
+    HandlerContext,
+    Handlers,
+    PermanentCommandError,
+    RetryPolicy,
+    Secret,
+    Snooze,
+)
 from commandbus.handlers.drafts import HandlerDraft
 from shop.models import Order
 from shop.tenants import tenant
@@ -69,6 +78,22 @@ def note(command: Command, ctx: HandlerContext) -> None:
     if command.data.get("reads_only") and not ctx.snoozes:
         Order.objects.filter(number=command.data["number"]).delete()
         _read_only("set default_transaction_read_only = on")
+
+
+@dataclass
+class Transfer:
+    iban: Annotated[str, Secret]
+    number: str
+
+
+@handlers.handle("Transfer", retry_policy=RetryPolicy(max_attempts=1))
+def transfer(payload: Transfer) -> None:
+    """Repeats a secret, of which only its mark says that it is one, in each text that there is."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select %s::int", [payload.iban])  # the database repeats it
+    except DataError as error:
+        raise RuntimeError(f"refused {payload.iban}") from error
 
 
 @handlers.handle("Forward")

@@ -1,7 +1,7 @@
 -- Audit: the events of commands and batches. They are only added; search goes through them page by page.
 
--- The audit is append-only for everyone, the owner included; only the pruning function may delete,
--- and it is known by its place in the call stack, which a setting could not prove. The stack shows the
+-- The audit is append-only for everyone, the owner included; only the pruning function may delete, and that of moves,
+-- and they are known by their place in the call stack, which a setting could not prove. The stack shows the
 -- schema only if it is not on the search path: prune_audit has a path of its own. The whole of its
 -- first three lines must fit, from the start: statements and quoted names can hold line breaks and
 -- anything after them, but nothing can follow this very statement and still be SQL.
@@ -14,7 +14,7 @@ begin
     if tg_op = 'DELETE' and v_stack ~ (
         E'^PL/pgSQL function (commandbus[.])?refuse_audit_change[(][)] line [0-9]+ at GET DIAGNOSTICS\n'
         'SQL statement "delete from commandbus[.]command_bus_audit a where a[.]audit_id = any[(]v_ids[)]"\n'
-        'PL/pgSQL function commandbus[.]prune_audit[(][a-z, ]*[)] line [0-9]+ at SQL statement(\n|$)') then
+        'PL/pgSQL function commandbus[.](prune_audit|remove_moved_events)[(][]a-z, []*[)] line [0-9]+ at SQL statement(\n|$)') then
         return null;
     end if;
     raise exception '% on % is refused: the audit is append-only', tg_op, tg_table_name

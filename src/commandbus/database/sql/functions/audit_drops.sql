@@ -65,11 +65,11 @@ begin
     v_from := (select min(a.audit_id) from commandbus.command_bus_audit a
                 where a.audit_id >= v_first and a.audit_id < v_below);
     if v_from is not null then
-        -- The one way back from an end is a batch retry of what FAILED: it waits, or is waited for.
-        perform 1 from commandbus.command_bus_command c
-          where c.status = 'FAILED' and c.batch_id in (
-                select b.batch_id from commandbus.command_bus_batch b where b.failed_count > 0)
-          order by c.command_id for update;
+        -- The one way back from an end is a batch retry of what FAILED: it waits for this, or is under way, and this comes
+        -- again later. Rows are not locked: there can be millions, and others may wait for them.
+        if not pg_try_advisory_xact_lock(hashtextextended('commandbus.audit.trails', 0)) then
+            return;
+        end if;
         v_ids := array(
             select c.command_id from commandbus.command_bus_command c
              where (c.status not in ('COMPLETED', 'CANCELED', 'FAILED') or c.updated_at >= v_before)
@@ -101,7 +101,7 @@ begin
         if cardinality(v_keep) > v_most then
             -- to look costs about as much as a few thousand rows: not at every turn
             update commandbus.command_bus_audit_part c
-               set look_after = now() + least(greatest((now() - v_before) / 20, interval '1 minute'), interval '1 hour')
+               set look_after = now() + least(greatest((now() - v_before) / 20, interval '10 seconds'), interval '1 hour')
              where c.first_id >= v_first and c.below_id <= v_below;
             o_did := 'leaves a part of which too much is in use';
             return;
@@ -115,6 +115,11 @@ begin
     o_events := (select coalesce(sum(e.value::bigint), 0) from jsonb_each_text(v_counts) e);
 
     lock table only commandbus.command_bus_audit in access exclusive mode;
+    if exists (select from commandbus.command_bus_move m
+                where m.finished_at is null and v_counts ? m.domain and m.domain <> all(v_stay)) then
+        o_events := null;
+        return;                                         -- it began to move meanwhile
+    end if;
     if v_keep <> '{}' then
         select p.* into v_place from commandbus.audit_parts() p
          where p.is_kept and p.below_id <= v_first order by p.first_id desc limit 1;

@@ -18,7 +18,8 @@ begin
 end $$;
 
 -- The one way out of a lease: ends those that still hold, and returns their commands, each with what its
--- item says, and what the audit keeps of a failure. The caller has locked the messages.
+-- item says. The caller has locked the messages. What the audit keeps of a failure is made by those who have one
+-- (failed_attempt): a success would pay for it too, because the server prepares all of a statement before it runs.
 --   p_has_failed: the attempt failed, and its error is kept. If it has not, and p_status is PENDING, the
 --   attempt does not count: the command was never started, and a suspect is still one; or, with p_is_snooze,
 --   its handler ran to its end and wants it later.
@@ -28,7 +29,8 @@ create or replace function commandbus.end_leases(
 ) returns table (
     command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid,
     reply_queue text, attempts int, data jsonb, delay_seconds float8, reason text, error_type text,
-    error_code text, error_msg text, failure jsonb, snoozes int, meta jsonb, has_key boolean)
+    error_code text, error_msg text, error_details jsonb, error_stack jsonb, snoozes int, meta jsonb,
+    has_key boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -60,12 +62,7 @@ begin
        and (p_status <> 'PENDING' or c.cancel_requested_at is null)
     returning c.command_id, c.msg_id, c.batch_id, c.command_type, c.correlation_id, c.reply_queue,
               c.attempts, i.data, i.delay_seconds, i.reason, i.error_type, i.error_code, i.error_msg,
-              case when p_has_failed
-                   then commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
-                                                   i.error_details, i.delay_seconds)
-                        || case when i.error_stack is null then '{}'
-                                else jsonb_build_object('stack', i.error_stack) end end,
-              c.snoozes, i.meta, c.ordering_key is not null;
+              i.error_details, i.error_stack, c.snoozes, i.meta, c.ordering_key is not null;
 end $$;
 
 -- What the audit keeps of a failed attempt.
@@ -78,6 +75,15 @@ language sql stable as $$
                'retry_in_seconds', p_delay))
         -- the details of the handler stay as they are, with their nulls
         || case when p_details is null then '{}' else jsonb_build_object('details', p_details) end
+$$;
+
+-- The same with the place in the code where it was raised, if it was raised by code.
+create or replace function commandbus.failed_attempt(
+    p_attempt int, p_class text, p_code text, p_message text, p_details jsonb, p_delay float8, p_stack jsonb
+) returns jsonb
+language sql stable as $$
+    select commandbus.failure_details(p_attempt, p_class, p_code, p_message, p_details, p_delay)
+        || case when p_stack is null then '{}' else jsonb_build_object('stack', p_stack) end
 $$;
 
 -- Where in the code the last failure of a command was raised; null if it was not raised by code.
@@ -130,7 +136,14 @@ begin
                jsonb_build_object('lease_epoch', s.lease_epoch), s.batch_id
           from stale s
     )
-    select s.command_id from stale s;
+    select s.command_id from stale s
+    union all
+    -- Commands that have gone to another shard with their domain: what this worker did is worth nothing here.
+    select i.command_id from item i
+     where not exists (select from commandbus.command_bus_command c
+                        where c.domain = i.domain and c.command_id = i.command_id)
+       and exists (select from commandbus.command_bus_move m
+                    where m.domain = p_domain and m.is_leaving and m.phase in ('switched', 'finished'));
 end $$;
 
 -- A suspect is about to run with nothing beside it: if this lease lapses too, the command is to blame.

@@ -118,19 +118,20 @@ begin
     if p_edits <> '{}' then
         perform commandbus.refuse_outdated_edits(p_domain, p_edits, p_from);
     end if;
+    -- Those of one key in the order in which they were sent, in which they get their new numbers.
     execute format(
-        'select array_agg(c.command_id order by c.sequence_no, c.command_id),'
-        '       array_agg(c.status order by c.sequence_no, c.command_id),'
-        '       array_agg(c.batch_id order by c.sequence_no, c.command_id),'
+        'select array_agg(c.command_id order by c.key_seq, c.sequence_no, c.command_id),'
+        '       array_agg(c.status order by c.key_seq, c.sequence_no, c.command_id),'
+        '       array_agg(c.batch_id order by c.key_seq, c.sequence_no, c.command_id),'
         '       array_agg(case when $4 ? c.command_id::text'
         '                      then coalesce(a.message, p.payload_json) || jsonb_build_object('
         '                               ''data'', $4 -> c.command_id::text -> ''data'')'
         '                      else coalesce(a.message, p.payload_json)'
-        '                 end order by c.sequence_no, c.command_id),'
-        '       array_agg(c.command_id order by c.sequence_no, c.command_id)'
+        '                 end order by c.key_seq, c.sequence_no, c.command_id),'
+        '       array_agg(c.command_id order by c.key_seq, c.sequence_no, c.command_id)'
         '           filter (where a.message is null and p.payload_json is null),'
         '       bool_or(num_nonnulls(c.deliver_at, c.priority, c.ordering_key) > 0),'
-        '       array_agg(c.expires_at order by c.sequence_no, c.command_id)'
+        '       array_agg(c.expires_at order by c.key_seq, c.sequence_no, c.command_id)'
         '  from commandbus.command_bus_command c'
         '  left join pgmq.%I a on a.msg_id = c.msg_id'
         '  left join commandbus.command_bus_payload_archive p'

@@ -16,7 +16,7 @@ $$;
 --   take: leases what has been due for longest; read_messages says more. Along the index that has the order, whatever
 --   the statistics say: the plan stays.
 --   drop: in the order of lock_messages, under the settings of complete_commands, which alone calls it.
---   put: one message, due at once.
+--   put: one message, due at once; fill: several.
 create or replace function commandbus.make_queue_verbs(p_physical text) returns void
 language plpgsql as $make$
 declare
@@ -36,6 +36,18 @@ begin
             return v_msg_ids;
         end $body$ $verb$, 'queue_put_' || p_physical, 'q_' || p_physical, v_schema);
     execute format('revoke all on function %I.%I from public', v_schema, 'queue_put_' || p_physical);
+    execute format($verb$
+        create or replace function %3$I.%1$I(p_messages jsonb[]) returns bigint[]
+        language plpgsql set plan_cache_mode = force_generic_plan as $body$
+        declare
+            v_now     timestamptz := clock_timestamp();
+            v_msg_ids bigint[];
+        begin
+            with put as (insert into pgmq.%2$I (vt, message) select v_now, m from unnest(p_messages) m returning msg_id)
+            select array_agg(p.msg_id order by p.msg_id) into v_msg_ids from put p;
+            return v_msg_ids;
+        end $body$ $verb$, 'queue_fill_' || p_physical, 'q_' || p_physical, v_schema);
+    execute format('revoke all on function %I.%I from public', v_schema, 'queue_fill_' || p_physical);
     if not v_is_commands then
         return;
     end if;

@@ -86,24 +86,21 @@ end $$;
 create or replace function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
 language plpgsql as $$
 declare
-    v_msg_ids bigint[];
-    v_table   text := 'q_' || commandbus.physical_queue(p_queue);
-    v_put     text;
+    v_physical text := commandbus.physical_queue(p_queue);
+    v_is_one   boolean := cardinality(p_messages) = 1;
+    v_put      text := commandbus.queue_verb(case when v_is_one then 'put' else 'fill' end, v_physical);
+    v_msg_ids  bigint[];
 begin
-    if cardinality(p_messages) = 1 then
-        v_put := commandbus.queue_verb('put', commandbus.physical_queue(p_queue));
-        if v_put is not null then
-            execute 'select ' || v_put || '($1)' into v_msg_ids using p_messages[1];
-        else
-            execute format('insert into pgmq.%I (vt, message) values ($1, $2) returning array[msg_id]', v_table)
-               into v_msg_ids using clock_timestamp(), p_messages[1];
-        end if;
-        return v_msg_ids;
+    if v_put is null then
+        execute format(
+            'with put as (insert into pgmq.%I (vt, message) select $1, m from unnest($2) m returning msg_id)'
+            ' select array_agg(p.msg_id order by p.msg_id) from put p', 'q_' || v_physical)
+           into v_msg_ids using clock_timestamp(), p_messages;
+    elsif v_is_one then
+        execute 'select ' || v_put || '($1)' into v_msg_ids using p_messages[1];
+    else
+        execute 'select ' || v_put || '($1)' into v_msg_ids using p_messages;
     end if;
-    execute format(
-        'with put as (insert into pgmq.%I (vt, message) select $1, m from unnest($2) m returning msg_id)'
-        ' select array_agg(p.msg_id order by p.msg_id) from put p', v_table)
-       into v_msg_ids using clock_timestamp(), p_messages;
     return v_msg_ids;
 end $$;
 

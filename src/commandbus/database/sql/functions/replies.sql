@@ -8,10 +8,17 @@ returns void
 language plpgsql as $$
 declare
     v_queue  text;
+    v_queues text[] := p_queues[1:1];
+    v_put    bigint[];
     v_is_one boolean := p_queues[1] = all(p_queues); -- nearly always; then nothing is sorted out
 begin
-    for v_queue in select distinct q from unnest(p_queues) q where q <> '' order by q loop
-        if v_queue = '@inbox' then
+    if not v_is_one then
+        v_queues := array(select distinct q from unnest(p_queues) q order by q);
+    end if;
+    foreach v_queue in array v_queues loop
+        if v_queue = '' then
+            continue;
+        elsif v_queue = '@inbox' then
             insert into commandbus.command_bus_reply_inbox (domain, command_id, reply)
             select p_domain, (r.reply ->> 'command_id')::uuid, r.reply
               from unnest(p_queues, p_replies) r(queue, reply) where r.queue = v_queue
@@ -20,12 +27,15 @@ begin
             perform pg_notify(commandbus.channel(p_domain || '.inbox'), '');
         else
             -- It may have been dropped: better an empty queue than a handler that runs again and again.
-            perform commandbus.ensure_queue(v_queue);
-            perform commandbus.put_messages(
-                v_queue,
-                case when v_is_one then p_replies else array(
-                    select r.reply from unnest(p_queues, p_replies) r(queue, reply)
-                     where r.queue = v_queue) end);
+            if not commandbus.queue_exists(v_queue) then
+                perform commandbus.ensure_queue(v_queue);
+            end if;
+            if v_is_one then
+                v_put := commandbus.put_messages(v_queue, p_replies);
+            else
+                v_put := commandbus.put_messages(v_queue, array(
+                    select r.reply from unnest(p_queues, p_replies) r(queue, reply) where r.queue = v_queue));
+            end if;
         end if;
     end loop;
 end $$;

@@ -49,6 +49,8 @@ language sql stable as $$
            select r.keep from commandbus.command_bus_retention r
             where r.kind = k.kind and r.domain in (d.name, '*') order by r.domain = '*' limit 1) r
      where r.keep is not null
+       -- what moves is compared with its copy
+       and not exists (select from commandbus.command_bus_move m where m.domain = d.name and m.finished_at is null)
      order by d.name, k.place
 $$;
 
@@ -103,13 +105,6 @@ begin
     values ('audit_pruned_before.' || p_domain, commandbus.iso8601(p_before))
     on conflict (name) do update
        set value = greatest(s.value, excluded.value), updated_at = now();
-    update commandbus.command_bus_audit_part c
-       set row_count = c.row_count - n.gone,
-           events = c.events || jsonb_build_object(p_domain, coalesce((c.events ->> p_domain)::bigint, 0) - n.gone)
-      from (select p.first_id, count(*) as gone from commandbus.command_bus_audit_part p
-              join unnest(v_ids) i(id) on i.id >= p.first_id and i.id < p.below_id
-             group by p.first_id) n
-     where c.first_id = n.first_id;
 end $$;
 
 -- An old event of a command, or batch, that is gone, or that ended before that time.
@@ -253,6 +248,7 @@ declare
     v_seen  int;
     v_ids   uuid[];
 begin
+    perform commandbus.refuse_while_moving(p_domain);
     select count(*), array_agg(p.command_id) filter (where p.domain = p_domain),
            (array_agg(commandbus.iso8601(p.created_at) || '/' || p.command_id
                       order by p.created_at desc, p.command_id desc))[1]

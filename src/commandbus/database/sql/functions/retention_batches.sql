@@ -20,6 +20,7 @@ declare
     v_marked   int;
     v_seen     int;
 begin
+    perform commandbus.refuse_while_moving(p_domain);
     for v_batch in
         select b.batch_id from commandbus.command_bus_batch b
          where b.pruning_since is not null and b.domain = p_domain
@@ -134,8 +135,9 @@ declare
 begin
     o_pruned := '{}';
     o_is_done := true;
-    if v_before is null then
-        return;                                         -- no rule any more, or one that keeps it for ever
+    if v_before is null or exists (select from commandbus.command_bus_move m
+                                    where m.domain = p_domain and m.finished_at is null) then
+        return;                                         -- no rule any more, or one that keeps it; or it is moving
     end if;
     v_before := least(v_before, p_before);
     case p_what

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from commandbus.access.model import Scope
 from commandbus.commands.people import Identified
 from commandbus.http.console import cookies
+from commandbus.http.console.formats import cause
 from commandbus.http.console.forms import Fields
 from commandbus.http.console.screen import Page, Screen
 from commandbus.http.console.sign_in import sign_out
@@ -69,7 +70,7 @@ async def _causes(view: View, beginning: str) -> list[tuple[str, str]]:
         domains=view.caller.domains, search=beginning, include_empty=True, viewer=view.viewer
     )
     return [
-        (f"Cause {each.fingerprint} in {each.domain}: {each.message}"[:200],
+        (f"Cause {each.fingerprint} in {each.domain}: {cause(each)}"[:200],
          view.url("troubleshooting.group", domain=each.domain, fingerprint=each.fingerprint))
         for each in found.groups
         if each.fingerprint.startswith(beginning)

@@ -43,6 +43,18 @@ class Sending(TransactionTestCase):
         self.assertIsNotNone(bus.get_command("shop", kept))
         self.assertIsNone(bus.get_command("shop", undone))
 
+    def test_marks_of_the_handlers_are_known_to_others_before_a_worker_runs(self) -> None:
+        with transaction.atomic():
+            bus.send("shop", "Transfer", new_id(), {"iban": "DE89", "number": "1"})
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "select count(*) from pg_locks where pid = pg_backend_pid() and relation ="
+                    " to_regclass('commandbus.command_bus_secret_key')"
+                )
+                self.assertEqual(cursor.fetchone(), (0,))  # other first senders would wait for it
+                cursor.execute("select command_type, key from commandbus.command_bus_secret_key")
+                self.assertEqual(cursor.fetchall(), [("Transfer", "iban")])
+
     def test_outside_a_transaction_a_send_is_its_own(self) -> None:
         command_id = bus.send("shop", "Pay", new_id(), {})
         found = bus.get_command("shop", command_id)

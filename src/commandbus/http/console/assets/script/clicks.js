@@ -1,4 +1,15 @@
 // Copy
+const copied = async (text) => {
+  // Over plain HTTP, but for the own machine, browsers have no clipboard.
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const field = make("textarea", text);
+  const before = document.activeElement;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+  return before.focus();
+};
 on(document, "click", (event) => {
   const hit = (what) => event.target.closest(what);
   const button = hit(".copy");
@@ -7,8 +18,11 @@ on(document, "click", (event) => {
     // An id is whole before its button or in its row: fifty of them twice would be kilobytes.
     const text = copyFrom ? find("#" + copyFrom).textContent
       : copy || button.previousElementSibling?.title || hit("[data-row]").dataset.row;
-    // Plain HTTP is for the own machine, where browsers have a clipboard too.
-    navigator.clipboard?.writeText(text).then(() => say("Copied"));
+    copied(text).then(() => {
+      say("Copied");
+      button.classList.add("did");
+      setTimeout(() => button.classList.remove("did"), 1500);
+    });
     return;
   }
   const chooser = hit("[data-choose-all]");

@@ -41,9 +41,10 @@ const setClock = (most) => {
   place.textContent = minutes ? "The clock of this browser is " + minutes + " min " + (clock.drift > 0 ? "late" : "early") + "; times are those of the service." : "";
 };
 const showState = () => {
-  if (!sign?.dataset.url) return;
   const at = asOf ? "as of " + absolute(asOf).slice(11) : "connecting";
-  if (live.paused) setState("late", "Paused,", at);
+  if (!sign) return;
+  if (!sign.dataset.url) find("[data-text]", sign).textContent = at;
+  else if (live.paused) setState("late", "Paused,", at);
   else if (live.ended) setState("live", "Ended,", at);
   else if (live.isOut) setState("down", "Signed out – shown", at);
   else if (live.problem) setState("down", live.problem + " – shown", at);
@@ -181,6 +182,6 @@ if (sign?.dataset.url) {
   on(document, "visibilitychange", visibility);
   visibility();
   setInterval(showState, 1000);
-}
+} else showState();
 setInterval(showTimes, 1000);
 showTimes();

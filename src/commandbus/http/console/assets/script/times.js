@@ -48,6 +48,7 @@ const switchZone = () => {
   stored("utc", clock.utc ? "1" : "0");
   showMoments();
   showTimes();
+  showState();
 };
 showMoments();
 

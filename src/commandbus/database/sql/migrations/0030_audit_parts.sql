@@ -1,4 +1,4 @@
--- 0029: the audit in parts by ranges of audit_id, so that what is old goes as a whole. The table that was there becomes the
+-- 0030: the audit in parts by ranges of audit_id, so that what is old goes as a whole. The table that was there becomes the
 -- first part, as it is: nothing is read or written, and the lock ends with this transaction. docs/adr/0079 has the reasons.
 
 -- Functions name the table as a type: they come back with the function files.
@@ -8,12 +8,27 @@ declare
 begin
     for v_function in
         select distinct d.objid::regprocedure from pg_depend d
+          join pg_proc p on p.oid = d.objid and p.pronamespace = 'commandbus'::regnamespace
          where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_type'::regclass
            and d.refobjid = (select c.reltype from pg_class c where c.oid = 'commandbus.command_bus_audit'::regclass)
     loop
         execute format('drop function %s', v_function);
     end loop;
 end $$;
+
+-- Views of others name the table itself: they are defined once more when there is the new one. With nothing on the search
+-- path but the catalogs, their text has whole names.
+select set_config('former_audit.path', current_setting('search_path'), true),
+       set_config('search_path', 'pg_catalog', true);
+select set_config('former_audit.views', coalesce(jsonb_agg(jsonb_build_object(
+           'name', format('%I.%I', n.nspname, c.relname), 'text', pg_get_viewdef(c.oid),
+           'options', coalesce(array_to_string(c.reloptions, ', '), ''))), '[]')::text, true)
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where c.relkind in ('v', 'm') and c.oid in (
+       select r.ev_class from pg_rewrite r
+         join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+        where d.refclassid = 'pg_class'::regclass and d.refobjid = 'commandbus.command_bus_audit'::regclass);
+select set_config('search_path', current_setting('former_audit.path'), true);
 
 alter table commandbus.command_bus_audit rename to command_bus_audit_first;
 alter index commandbus.command_bus_audit_pkey rename to command_bus_audit_first_pkey;
@@ -61,3 +76,23 @@ create table commandbus.command_bus_audit_part (
 
 -- How many numbers a part has, at least.
 insert into commandbus.command_bus_setting (name, value) values ('audit_part_rows', '1000000');
+
+-- A view keeps its owner, its rights and what is built on it. One that cannot be made anew, because it is not ours, is
+-- materialized or has the whole row as a column, goes on to read the first part only: see docs/guides/upgrading.md.
+do $$
+declare
+    v_view record;
+begin
+    for v_view in
+        select v.name, v.text, v.options
+          from jsonb_to_recordset(current_setting('former_audit.views')::jsonb) v(name text, text text, options text)
+    loop
+        begin
+            execute format('create or replace view %s%s as %s', v_view.name,
+                           case v_view.options when '' then '' else ' with (' || v_view.options || ')' end, v_view.text);
+        exception when others then
+            raise warning 'the view % still reads the first part of the audit only: %', v_view.name, sqlerrm
+                using hint = 'make it anew, see docs/guides/upgrading.md';
+        end;
+    end loop;
+end $$;
