@@ -1038,7 +1038,7 @@ function commandbus.check_schedules(p_domain text DEFAULT NULL::text, p_since ti
 function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c62829e3a3de8ebe61c1c8f4d16548a1
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cbac52e5b218304fce4dc622ef0fb16e
 function commandbus.check_shard(p_domain text) returns void
     plpgsql, volatile, body cb97daeb6506ecf2dd99bd62fb378f92
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1176,7 +1176,7 @@ function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body c52005f4fa496059785cc7987399e3bd
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 4647e898736fc015c04490f75099c264
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void

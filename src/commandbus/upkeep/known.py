@@ -109,6 +109,12 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         "look for it in a backup; find out who has the rights of the owner. If it was meant, "
         "remove its row from commandbus.command_bus_audit_part",
     ),
+    "AUDIT_PART_READ": KnownFinding(
+        Severity.WARNING,
+        "a view reads one part of the audit: it lacks what is in the others, and keeps the part "
+        "from being dropped",
+        "make it anew on commandbus.command_bus_audit (the guide of upgrading says how)",
+    ),
     "AUDIT_PARTS_LATE": KnownFinding(
         Severity.WARNING,
         "the last part of the audit grows, because no part is made after it: retention cannot drop "

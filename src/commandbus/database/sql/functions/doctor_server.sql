@@ -134,6 +134,14 @@ language sql stable as $$
                               where a.audit_id >= p.first_id) v(begins, ends)
          where p.is_tail and v.ends - v.begins > 2 * commandbus.audit_part_rows()
         union all
+        select 'AUDIT_PART_READ', null, c.oid::regclass || ' reads ' || p.name
+          from commandbus.audit_parts() p
+          join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass
+               and d.refobjid = p.part
+          join pg_rewrite r on r.oid = d.objid
+          join pg_class c on c.oid = r.ev_class
+         group by c.oid, p.name
+        union all
         select 'INDEX_INVALID', null, i.indexrelid::regclass::text
           from pg_index i join ours o on o.oid = i.indrelid
          where not i.indisvalid or not i.indisready

@@ -78,7 +78,7 @@ create table commandbus.command_bus_audit_part (
 insert into commandbus.command_bus_setting (name, value) values ('audit_part_rows', '1000000');
 
 -- A view keeps its owner, its rights and what is built on it. One that cannot be made anew, because it is not ours, is
--- materialized or has the whole row as a column, goes on to read the first part only: see docs/guides/upgrading.md.
+-- materialized or has the whole row as a column, goes on to read the first part only; the doctor names it.
 do $$
 declare
     v_view record;
@@ -91,8 +91,7 @@ begin
             execute format('create or replace view %s%s as %s', v_view.name,
                            case v_view.options when '' then '' else ' with (' || v_view.options || ')' end, v_view.text);
         exception when others then
-            raise warning 'the view % still reads the first part of the audit only: %', v_view.name, sqlerrm
-                using hint = 'make it anew, see docs/guides/upgrading.md';
+            raise warning 'the view % still reads the first part of the audit only: %', v_view.name, sqlerrm;
         end;
     end loop;
 end $$;
