@@ -102,5 +102,6 @@ async def test_what_others_have_built_on_the_audit_stays_and_the_guide_finds_it(
 
     assert {text for (text,) in await fetch(old, "select distinct " + query)} == {
         "function reports.name_of(command_bus_audit_first)",
+        "rule _RETURN on view reports.whole",
         "view reports.whole",
     }

@@ -8,9 +8,9 @@ declare
 begin
     for v_function in
         select distinct d.objid::regprocedure from pg_depend d
-          join pg_proc p on p.oid = d.objid and p.pronamespace = 'commandbus'::regnamespace
+          join pg_class c on c.oid = 'commandbus.command_bus_audit'::regclass and c.reltype = d.refobjid
+          join pg_proc p on p.oid = d.objid and p.pronamespace = c.relnamespace
          where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_type'::regclass
-           and d.refobjid = (select c.reltype from pg_class c where c.oid = 'commandbus.command_bus_audit'::regclass)
     loop
         execute format('drop function %s', v_function);
     end loop;
