@@ -1242,7 +1242,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 8e3d4db1fa3f18e323bdd5fe652e311b
+    sql, immutable, body 6a4c60706e4b1453df9e3a2dfa48ffc1
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1766,7 +1766,7 @@ function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns
 function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8aeb22bb9eea523ae353b7d4a221b995
 function commandbus.remove_moved_events(p_move_id uuid, p_ids bigint[]) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 65a31e0457a3aeb6ffe6e696793c06ba
+    plpgsql, volatile, body 65a31e0457a3aeb6ffe6e696793c06ba
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text

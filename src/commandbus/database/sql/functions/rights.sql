@@ -298,7 +298,6 @@ language sql immutable as $$
         ('put_moved_events', '{}'),
         ('drop_moved_chunk', '{}'),
         ('forget_moved_events', '{}'),
-        ('remove_moved_events', '{}'),
         ('former_audit_ids', '{operator,api,reader}'),
         -- shards
         ('left_in_domain', '{operator,api,reader}'),
