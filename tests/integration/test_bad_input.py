@@ -60,7 +60,7 @@ async def contents(conn: AsyncConnection) -> dict[str, list[Any]]:
     cursor = await conn.execute(
         "select n.nspname || '.' || quote_ident(c.relname) from pg_class c"
         " join pg_namespace n on n.oid = c.relnamespace"
-        " where c.relkind = 'r' and n.nspname in ('commandbus', 'pgmq') order by 1"
+        " where c.relkind in ('r', 'p') and n.nspname in ('commandbus', 'pgmq') order by 1"
     )
     names = [str(row[0]) for row in await cursor.fetchall()]
     found = {}

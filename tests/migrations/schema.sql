@@ -30,12 +30,27 @@ table commandbus.command_bus_audit
     details_json jsonb
     batch_id uuid
     actor text
-    with autovacuum_vacuum_insert_scale_factor=0.1
     constraint command_bus_audit_pkey PRIMARY KEY (audit_id)
-    CREATE INDEX ix_audit_people ON commandbus.command_bus_audit USING btree (audit_id) WHERE ((actor IS NOT NULL) AND (event_type <> ALL (ARRAY['SENT'::text, 'RECEIVED'::text, 'AUDIT_PRUNED'::text])))
-    CREATE INDEX ix_command_bus_audit_cmdid_ts ON commandbus.command_bus_audit USING btree (command_id, ts)
-    CREATE UNIQUE INDEX command_bus_audit_pkey ON commandbus.command_bus_audit USING btree (audit_id)
+    CREATE INDEX ix_audit_people ON ONLY commandbus.command_bus_audit USING btree (audit_id) WHERE ((actor IS NOT NULL) AND (event_type <> ALL (ARRAY['SENT'::text, 'RECEIVED'::text, 'AUDIT_PRUNED'::text])))
+    CREATE INDEX ix_command_bus_audit_cmdid_ts ON ONLY commandbus.command_bus_audit USING btree (command_id, ts)
+    CREATE UNIQUE INDEX command_bus_audit_pkey ON ONLY commandbus.command_bus_audit USING btree (audit_id)
     CREATE TRIGGER command_bus_audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON commandbus.command_bus_audit FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_audit_change()
+
+table commandbus.command_bus_audit_first
+    audit_id bigint not null default nextval('commandbus.command_bus_audit_audit_id_seq'::regclass)
+    domain text not null
+    command_id uuid not null
+    event_type text not null
+    ts timestamp with time zone not null default now()
+    details_json jsonb
+    batch_id uuid
+    actor text
+    with autovacuum_vacuum_insert_scale_factor=0.1
+    constraint command_bus_audit_first_pkey PRIMARY KEY (audit_id)
+    CREATE INDEX ix_audit_first_people ON commandbus.command_bus_audit_first USING btree (audit_id) WHERE ((actor IS NOT NULL) AND (event_type <> ALL (ARRAY['SENT'::text, 'RECEIVED'::text, 'AUDIT_PRUNED'::text])))
+    CREATE INDEX ix_command_bus_audit_first_cmdid_ts ON commandbus.command_bus_audit_first USING btree (command_id, ts)
+    CREATE UNIQUE INDEX command_bus_audit_first_pkey ON commandbus.command_bus_audit_first USING btree (audit_id)
+    CREATE TRIGGER command_bus_audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON commandbus.command_bus_audit_first FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_audit_change()
 
 table commandbus.command_bus_audit_horizon
     is_one boolean not null default true
@@ -46,6 +61,17 @@ table commandbus.command_bus_audit_horizon
     constraint command_bus_audit_horizon_is_one_check CHECK (is_one)
     constraint command_bus_audit_horizon_pkey PRIMARY KEY (is_one)
     CREATE UNIQUE INDEX command_bus_audit_horizon_pkey ON commandbus.command_bus_audit_horizon USING btree (is_one)
+
+table commandbus.command_bus_audit_part
+    first_id bigint not null
+    below_id bigint not null
+    row_count bigint not null
+    events jsonb not null
+    newest_ts timestamp with time zone
+    counted_at timestamp with time zone not null default now()
+    look_after timestamp with time zone not null default '-infinity'::timestamp with time zone
+    constraint command_bus_audit_part_pkey PRIMARY KEY (first_id)
+    CREATE UNIQUE INDEX command_bus_audit_part_pkey ON commandbus.command_bus_audit_part USING btree (first_id)
 
 table commandbus.command_bus_audit_removal
     removal_number bigint not null
@@ -891,6 +917,8 @@ function commandbus.adopt_map(p_shard text, p_version integer, p_default text, p
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 41b004184eadb400ef6e855a6e28aed4
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
+function commandbus.after_quick_parts(p_after bigint, p_before timestamp with time zone) returns bigint
+    plpgsql, stable, body 09e1c1ae2e823e991a359b05caa83255
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff972e1d66c05580a45ddc6cb25b499
 function commandbus.assign_group(p_domain text, p_fingerprint text, p_assignee text, p_actor text DEFAULT NULL::text) returns void
@@ -907,10 +935,16 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_part_rows() returns bigint
+    sql, stable, body c1c6541e6327e3e58c407a8c03fb4af4
+function commandbus.audit_parts() returns TABLE(part regclass, name text, first_id bigint, below_id bigint, is_tail boolean, is_kept boolean)
+    sql, stable, body 5e9a26aa7408186f533b7f6bf67e11e0
 function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
     plpgsql, volatile, body 4a8b6d57045a711d8150c0553db96994
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
+function commandbus.audit_rule(p_domains text[], OUT o_before timestamp with time zone, OUT o_for_ever text[]) returns record
+    plpgsql, stable, body 804dbf4d92231f617effa5142084ad30
 function commandbus.audit_schedule(p_event text, p_schedule commandbus.command_bus_schedule, p_actor text, p_details jsonb DEFAULT '{}'::jsonb) returns void
     sql, volatile, body 2e7528ff7cab3601a13316aa4f2c9e84
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
@@ -960,7 +994,7 @@ function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TAB
 function commandbus.cancel_requests(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 3f21363a7902511cf0f90fee6c684d5e
 function commandbus.change_setting(p_name text, p_value text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9540136f9c3ca08dc18c755a036204a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0e25c512bd0bcb3738e81d23637e3ab7
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1004,7 +1038,7 @@ function commandbus.check_schedules(p_domain text DEFAULT NULL::text, p_since ti
 function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 11824d0c3e56bce7f92bca5349233caf
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cbac52e5b218304fce4dc622ef0fb16e
 function commandbus.check_shard(p_domain text) returns void
     plpgsql, volatile, body cb97daeb6506ecf2dd99bd62fb378f92
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1073,6 +1107,8 @@ function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlie
     plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body fd15cb59a9ae3bc15d218312b6b248ab
 function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text, p_children bytea[]) returns bytea
     sql, immutable, body 044e921e0df501b5ece8a4115237a552
+function commandbus.count_audit_part() returns text
+    plpgsql, volatile, set plan_cache_mode=force_custom_plan, body 3d2d710496849ee26852db4f27d2d7d0
 function commandbus.count_edits(p_batch_ids uuid[]) returns void
     plpgsql, volatile, body 04ca85f75b98f0ed9d2305f5496c9a54
 function commandbus.count_parts(p_domain text) returns TABLE(part text, amount bigint)
@@ -1139,6 +1175,8 @@ function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8f5933f4202ca354db601b8822f675b2
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
+function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 4647e898736fc015c04490f75099c264
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -1204,7 +1242,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 293183b7ff386fd38609ed096fd38a1e
+    sql, immutable, body 6a4c60706e4b1453df9e3a2dfa48ffc1
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1317,6 +1355,8 @@ function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_
     plpgsql, stable, set enable_seqscan=off, body bb26774fa7ec6ccad36de13d2a5a3349
 function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NULL::text[], p_hours integer DEFAULT 24, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, fingerprint text, hour timestamp with time zone, seen bigint)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body cf2e2244d7ca871f9f895a113aaea9cc
+function commandbus.grow_audit() returns text
+    plpgsql, volatile, set lock_timeout=250ms, body cc117df3ec5bfa1cc63b75f462cbd509
 function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean
@@ -1589,6 +1629,8 @@ function commandbus.promote_keys(p_domain text, p_keys text[]) returns text[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 342cbe186e34157be5fa2b1be04507dd
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
     plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
+function commandbus.protect_audit_part(p_part regclass) returns void
+    plpgsql, volatile, body 0d75b74dfc44b03692f82c3b8aa734e1
 function commandbus.prove_console_session(p_session_id uuid) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0c2e3a8d306789f1f5e57c0d0400c1a0
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -1600,7 +1642,7 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ea6aefb819703e06bac06072e84eae7f
 function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab6187768e9ea4f24ec4f7a6fbd0139a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9710f55dbcf09e00221ab73d9b9ca57
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
@@ -1654,7 +1696,7 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 892b12c2f7291a5c84d5d38f74a334e4
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body f48af8ec95ad8dadd39504b96ac06642
+    sql, immutable, body 654222af8e00577caf1a89b3629f7001
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 6ab670bae77bbab29eff094b319765d9
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1666,7 +1708,7 @@ function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, 
 function commandbus.record_progress(p_domain text, p_items jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4e90eaf99533885a96aee55dfe8dad42
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
-    plpgsql, volatile, set enable_seqscan=off, body 188f5a077141cf54a3b0fa3544053fcd
+    plpgsql, volatile, set enable_seqscan=off, body 2bc880dd107152913294613ba863203f
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
     sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
@@ -1790,11 +1832,11 @@ function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint
 function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 44f5d5788a3d73048872ce38f0d21ac6
 function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
-    plpgsql, stable, body 1c289643c45194b663af6041d437caeb
+    plpgsql, stable, body c3e3e3ad9d126d2f8b2147a9e5c7ac22
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 061855cd1862ce9392a6f73a384b8209
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 94a4aba9777f52bedb842c823ed368ba
 function commandbus.retry_batch_because(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d914953269d12f2357fc565edfb0a281
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -1892,7 +1934,7 @@ function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a035fd5dde4ab2da29b616ad60830180
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1c1ca2ef4341b117974d5bd616fa5c21
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02923bbd7392beaa6c10219e006ba906
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text
@@ -1934,7 +1976,7 @@ function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns
 function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 632022549f719a8639a2c49920b8279a
 function commandbus.tables_with_ice(p_domain text) returns SETOF regclass
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 64e6c355e0677be6c62ff377d585654f
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f64ed6ba4fab7b59e639b0890e9c7e10
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer, OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
@@ -1949,6 +1991,8 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
+function commandbus.tend_audit(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9d94a84f7fc65bc1465edabf2bd0c7b9
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
@@ -2051,11 +2095,13 @@ migration 27 = lapsed_and_waiting
 migration 28 = told
 migration 29 = moves
 migration 3 = api_tokens
+migration 30 = audit_parts
 migration 4 = troubleshooting_key
 migration 5 = queue_names
 migration 6 = stuck_workers
 migration 7 = canceled_loads
 migration 8 = unconfirmed
 migration 9 = governed_types
+setting audit_part_rows = 1000000
 setting command_id_scope = domain
 setting payload_archive = off

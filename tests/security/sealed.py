@@ -32,8 +32,10 @@ async def write(conn: Conn, count: int = 10, *, age: str = "0 s", domain: str = 
 
 async def as_owner(conn: Conn, *statements: str) -> None:
     """Change what a trigger protects: switch it off, act, switch it on again."""
-    tables = ("audit", "audit_seal", "audit_removal")
     async with conn.transaction():
+        parts = await conn.execute("select name from commandbus.audit_parts()")
+        names = [name.removeprefix("command_bus_") for (name,) in await parts.fetchall()]
+        tables = ("audit", *names, "audit_seal", "audit_removal")
         for table in tables:
             await conn.execute(
                 f"alter table commandbus.command_bus_{table} disable trigger user".encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from commandbus import CommandBus
@@ -111,6 +112,82 @@ async def test_events_that_retention_removed_before_they_were_sealed_are_gaps(
 
     found = await bus.upkeep.verify_audit()
     assert (found.is_intact, found.removed, found.rows) == (True, 0, 1)
+
+
+async def test_a_removal_of_sealed_and_later_events_is_compared_once(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await conn.execute("select commandbus.set_retention(null, 'audit', '30 days')")
+    await write(conn, age="40 days")
+    await bus.upkeep.seal_audit()
+    await write(conn, age="40 days")
+    prune = "select commandbus.prune_audit('shop', now() - interval '30 days', %s, %s)"
+    await conn.execute(prune, (11, None))  # the one after the seal too, which no seal will have
+    await bus.upkeep.seal_audit()
+    await conn.execute(prune, (3, None))  # so that the rows of that seal are looked at
+
+    found = await bus.upkeep.verify_audit()
+    assert (found.is_intact, found.removed) == (True, 13), found.places
+
+
+async def test_a_removal_while_the_audit_is_verified_is_no_alarm(
+    bus: CommandBus, conn: Conn, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commandbus.upkeep.sealing.CHUNK", 5)
+    monkeypatch.setattr("commandbus.upkeep.verification.SNAPSHOT_SEALS", 1)
+    await conn.execute("select commandbus.set_retention(null, 'audit', '30 days')")
+    await write(conn, age="40 days")
+    await bus.upkeep.seal_audit()
+
+    def prune(rows: int, _: int) -> None:
+        if rows == 5:  # one seal of two was read
+            with psycopg.connect(dsn, autocommit=True) as other:
+                other.execute(
+                    "select commandbus.prune_audit('shop', now() - interval '30 days', 10)"
+                )
+
+    found = await bus.upkeep.verify_audit(progress=prune)
+    assert (found.is_intact, found.removed) == (True, 5), found.places
+    assert (await bus.upkeep.verify_audit()).removed == 10
+
+
+async def test_a_part_that_was_dropped_is_told_and_the_rest_is_still_proven(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await conn.execute("select commandbus.ensure_domain('shop')")
+    await conn.execute(
+        "update commandbus.command_bus_setting set value = '20' where name = 'audit_part_rows'"
+    )
+    await bus.upkeep.tend_audit()
+    for _ in range(3):
+        await write(conn, 20, age="40 days")
+        await bus.upkeep.tend_audit()
+    await write(conn)
+    await bus.upkeep.seal_audit()
+    await bus.upkeep.set_retention("audit", timedelta(days=30))
+
+    assert await bus.upkeep.tend_audit()
+
+    found = await bus.upkeep.verify_audit()
+    assert (found.is_intact, found.removed, found.dropped) == (True, 60, 60)
+    assert [each.code for each in found.findings] == ["REMOVAL_UNSIGNED"]
+    await bus.upkeep.seal_audit()
+    found = await bus.upkeep.verify_audit(keep=timedelta(days=30))
+    assert (found.findings, found.dropped) == ((), 60)
+    await as_owner(conn, f"delete from {AUDIT} where audit_id = 65")
+    assert ("AUDIT_ROW_REMOVED", 1, 65, 65) in spots(await bus.upkeep.verify_audit())
+    assert await codes(bus, keep=timedelta(days=31)) == {
+        "AUDIT_ROW_REMOVED": 1, "REMOVAL_UNLAWFUL": 1,
+    }  # fmt: skip
+
+
+async def test_a_part_that_its_owner_dropped_is_found(bus: CommandBus, conn: Conn) -> None:
+    await write(conn)
+    await bus.upkeep.seal_audit()
+    await bus.upkeep.tend_audit()
+    await conn.execute("drop table commandbus.command_bus_audit_first")
+
+    assert await codes(bus) == {"AUDIT_ROW_REMOVED": 1}
 
 
 async def test_a_removal_beside_a_lawful_one_is_found(bus: CommandBus, conn: Conn) -> None:

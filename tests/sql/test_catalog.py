@@ -249,7 +249,8 @@ async def test_pgmqs_own_notify_trigger_is_not_there(db: Session) -> None:
         "select tgname, tgrelid::regclass::text as on_table from pg_trigger where not tgisinternal"
     )
     assert {row["on_table"].removeprefix("commandbus.") for row in triggers} == {
-        "command_bus_audit", "command_bus_audit_removal", "command_bus_audit_seal",
+        "command_bus_audit", "command_bus_audit_first", "command_bus_audit_removal",
+        "command_bus_audit_seal",
     }  # fmt: skip
 
 

@@ -340,7 +340,7 @@ async def test_chunks_are_found_by_indexes(db: Session) -> None:
         " commandbus.nobody()) order by c.created_at, c.command_id limit 10":
             "ix_command_bus_command_created",
         "select * from commandbus.command_bus_audit a where a.audit_id > 5"
-        " order by a.audit_id limit 10": "command_bus_audit_pkey",
+        " order by a.audit_id limit 10": "command_bus_audit_first_pkey",
         "select * from commandbus.command_bus_batch b where b.pruning_since is not null"
         " and b.domain = 'payments' order by b.batch_id": "ix_batch_pruning",
     }.items():  # fmt: skip

@@ -84,7 +84,7 @@ def large_dsn(server: Server, template: str) -> Iterator[str]:
     """A database with many commands, filled once for all tests of this file."""
     for dsn in _new_database(server, template):
         with psycopg.connect(dsn, autocommit=True) as conn:
-            for table in ("command", "audit", "troubleshooting"):
+            for table in ("command", "audit_first", "troubleshooting"):
                 conn.execute(
                     f"alter table commandbus.command_bus_{table} set (autovacuum_enabled = false)"
                 )

@@ -171,6 +171,12 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
             progress=progress, seconds=seconds,
         ))
 
+    def tend_audit(
+        self, *, operator: str | None = None, seconds: float | None = None,
+    ) -> list[PruneResult]:
+        """Make parts of the audit ahead, and drop those of which all is old, by the rules."""
+        return self._bridge.run(self._facet.tend_audit(operator=operator, seconds=seconds))
+
     def doctor(
         self, *, domain: str | None = None, window: timedelta | None = None, full: bool = False,
         fix: bool = False, operator: str | None = None,

@@ -204,8 +204,8 @@ async def set_rule(
         gone = f"The rule of {kind} for {whose} is gone."
         return View.line(gone if is_changed else "There was no such rule.", **rule)
     age = None if keep == "forever" else parse_age(keep)
-    if age is not None and age < timedelta(hours=1):
-        raise InvalidSettingError("a rule keeps things for an hour at least")
+    if age is not None and age < timedelta(minutes=1):
+        raise InvalidSettingError("a rule keeps things for a minute at least")
     async with frame.open() as session:
         await session.bus.upkeep.set_retention(kind, age, domain=domain, operator=operator)
     seconds = None if age is None else age.total_seconds()

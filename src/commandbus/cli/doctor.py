@@ -117,9 +117,10 @@ def _print_verification(found: AuditVerification) -> None:
         if len(places) < finding.found:
             say(f"    [dim]and {finding.found - len(places):,} more[/]")
         say(f"    [dim]what to do[/]  {finding.advice}")
+    unread = f", of which {found.dropped:,} went unread with their part" if found.dropped else ""
     say(
         f"Compared {found.rows:,} events with {found.seals:,} seals; {found.removed:,} were "
-        f"lawfully removed. {found.unsealed:,} events are not sealed yet, and not proven."
+        f"lawfully removed{unread}. {found.unsealed:,} events are not sealed yet, and not proven."
     )
     if found.last_sealed_at is None:
         say("[yellow]Nothing was ever sealed.[/]")

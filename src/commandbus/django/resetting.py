@@ -24,7 +24,7 @@ begin
            and t.relname not in (
                    'command_bus_migration', 'command_bus_setting', 'command_bus_retention',
                    'command_bus_flow', 'command_bus_secret_key', 'command_bus_governed_type',
-                   'command_bus_flow_rule')
+                   'command_bus_flow_rule', 'command_bus_audit_horizon')
          union all
         select 'pgmq.' || quote_ident(k.kind || q.physical)
           from {schema}.own_queues() q cross join unnest(array['q_', 'a_']) k(kind)

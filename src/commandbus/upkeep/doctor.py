@@ -13,6 +13,7 @@ from commandbus.names import check_names, check_operator
 from commandbus.upkeep.checks import record_check
 from commandbus.upkeep.findings import FINDINGS, Diagnosis, Finding, Repair, finding_of, worst_first
 from commandbus.upkeep.retention import LONGEST_AGE
+from commandbus.upkeep.seal_reading import HOLD_PARTS
 from commandbus.upkeep.seals import SealKeys
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class Doctor:
         self, domain: str | None, window: timedelta | None, *, is_full: bool
     ) -> Diagnosis:
         async with self._store.gateway.patient.snapshot() as session:
+            await session.try_rows(HOLD_PARTS, ())
             await session.rows("set local jit = off")  # compiling would take longer than the checks
             asked_at = datetime.now(UTC)
             server = _Server(*(await session.rows(_SERVER))[0])

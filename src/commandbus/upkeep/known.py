@@ -103,4 +103,23 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         Severity.NOTICE, "records of removals wait for the next seal to sign them",
         "nothing; the next seal signs them",
     ),
+    "AUDIT_PART_MISSING": KnownFinding(
+        Severity.ERROR,
+        "a part of the audit, with all of its events, was taken away, not by retention",
+        "look for it in a backup; find out who has the rights of the owner. If it was meant, "
+        "remove its row from commandbus.command_bus_audit_part",
+    ),
+    "AUDIT_PART_READ": KnownFinding(
+        Severity.WARNING,
+        "a view reads one part of the audit: it lacks what is in the others, and keeps the part "
+        "from being dropped",
+        "make it anew on commandbus.command_bus_audit (the guide of upgrading says how)",
+    ),
+    "AUDIT_PARTS_LATE": KnownFinding(
+        Severity.WARNING,
+        "the last part of the audit grows, because no part is made after it: retention cannot drop "
+        "it",
+        "see that workers run with maintenance, and that no session keeps the audit locked for "
+        "long; `commandbus db prune` looks after the parts at once",
+    ),
 }  # fmt: skip

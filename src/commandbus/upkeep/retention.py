@@ -27,6 +27,12 @@ PRUNERS: dict[str, tuple[LiteralString, ...]] = {
 _PRUNE_DUE: LiteralString = (
     "select o_pruned, o_after, o_is_done from {schema}.prune_due(%s, %s, %s, %s, %s, %s)"
 )
+#: One step of looking after the parts of the audit.
+_TEND: LiteralString = "select o_did, o_events, o_before from {schema}.tend_audit(%s)"
+#: Steps of one turn, each a transaction: an end, should the database never come to one.
+TEND_STEPS = 1_000
+#: The domain of what is about all domains at once.
+ALL_DOMAINS = "*"
 #: Rows that one transaction looks at.
 CHUNK = 1_000
 #: The longest age: a time that is further back has no date in Python, and later none anywhere.
@@ -135,6 +141,8 @@ class Retention:
         actor = check_operator(operator)
         deadline = None if seconds is None else time.monotonic() + seconds
         results = []
+        if domain is None and older_than is None and "audit" in wanted and not dry_run:
+            results += await self.tend_audit(operator=actor, seconds=seconds)
         for due in await self._due(domain, oldest):
             if due.kind not in wanted:
                 continue
@@ -150,6 +158,25 @@ class Retention:
                 result = await self._run(pruner, result, actor, progress, deadline)
             results.append(result)
         return results
+
+    async def tend_audit(
+        self, *, operator: str | None = None, seconds: float | None = None
+    ) -> list[PruneResult]:
+        """Make parts of the audit ahead, and drop those of which all is old, by the rules.
+
+        A part is a range of events, and goes at once however many there are. Returns what went.
+        """
+        actor = check_operator(operator)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        dropped = []
+        for _ in range(TEND_STEPS):
+            ((did, events, before),) = await self._store.gateway.patient.rows(_TEND, (actor,))
+            if events:
+                pruned = {"audit events": int(events)}
+                dropped.append(PruneResult(ALL_DOMAINS, "audit", before, pruned))
+            if did is None or (deadline is not None and time.monotonic() >= deadline):
+                break
+        return dropped
 
     async def _due(self, domain: str | None, older_than: timedelta | None) -> list[PruneResult]:
         """What a run has to look at, with nothing removed yet."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Seals that are read at once.
 PAGE = 1_000
 
+#: Before the snapshot is taken: a part that was dropped since would be gone, its record unseen.
+HOLD_PARTS: LiteralString = "lock table {schema}.command_bus_audit in access share mode"
 _ONLY_CATALOG: LiteralString = "set local search_path = pg_catalog, pg_temp"
 _HEADERS: LiteralString = (
     "select s.seal_number, s.first_id, s.last_id, s.row_count,"
@@ -70,17 +72,21 @@ _OUTSIDE: LiteralString = (
 _UNSEALED: LiteralString = (
     "select count(*), min(a.audit_id) from {schema}.command_bus_audit a where a.audit_id > %s"
 )
-#: Whether the tables are tables, and whether their triggers are there.
+#: Whether the tables are tables, and whether their triggers are there; parts of the audit too.
 _TABLES: LiteralString = (
     "select c.relname, case when c.relkind not in ('r', 'p') then 'it is not a table'"
     " when c.relhasrules then 'it has rules, which can hide rows'"
     " when c.relrowsecurity then 'it has row security, which can hide rows'"
     " when not exists (select from pg_trigger g where g.tgrelid = c.oid"
-    " and g.tgname = c.relname || '_append_only' and g.tgenabled in ('O', 'A'))"
+    " and g.tgname = coalesce(cast(t.name as text), cast(c.relname as text)) || '_append_only'"
+    " and g.tgenabled in ('O', 'A'))"
     " then 'its trigger is missing or disabled' end"
-    " from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = %s"
-    " and c.relname in ('command_bus_audit', 'command_bus_audit_seal',"
-    " 'command_bus_audit_removal')"
+    " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+    " left join lateral (select 'command_bus_audit' from pg_inherits i join pg_class p"
+    " on p.oid = i.inhparent where i.inhrelid = c.oid and p.relname = 'command_bus_audit'"
+    " and p.relnamespace = n.oid) t(name) on true"
+    " where n.nspname = %s and (t.name is not null or c.relname in ('command_bus_audit',"
+    " 'command_bus_audit_seal', 'command_bus_audit_removal'))"
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -150,6 +156,7 @@ async def reading(gateway: Gateway) -> AsyncIterator[SealReader]:
     """A reader, with one snapshot for everything that it reads."""
     async with gateway.snapshot() as session:
         await session.rows(_ONLY_CATALOG)
+        await session.rows(HOLD_PARTS)
         await session.rows("set local jit = off")
         yield SealReader(session)
 

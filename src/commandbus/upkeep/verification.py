@@ -68,6 +68,9 @@ class AuditVerification:
     key_ids: tuple[str, ...]
     #: Heads from outside the database that were compared.
     heads: int
+    #: Of the removed: how many went with a part of the audit as a whole. That they are gone is as
+    #: the rules want it; whether one of them had been changed before, nobody can say any more.
+    dropped: int = 0
 
     @property
     def is_intact(self) -> bool:
@@ -154,7 +157,8 @@ class Verification(Sealing):
         ]
         total = sum(seal.row_count for seal in wanted)
         lawful = Lawful(keep or timedelta(0), frozenset(approved))
-        check = RowCheck(places, chain.bad_removals, wanted[0].first_id if wanted else 0, lawful)
+        first_id = wanted[0].first_id if wanted else 0
+        check = RowCheck(places, chain.bad_removals, first_id, lawful, chain.removals)
         for begin in range(0, len(wanted), SNAPSHOT_SEALS):
             async with reading(self._store.gateway.patient) as reader:
                 for seal in wanted[begin : begin + SNAPSHOT_SEALS]:
@@ -164,6 +168,7 @@ class Verification(Sealing):
         found = AuditVerification(
             tuple(places.kept), places.findings(), len(chain.seals), check.rows, check.removed,
             unsealed, chain.sealed_to, last, tuple(sorted(chain.key_ids)), len(known),
+            check.dropped,
         )  # fmt: skip
         kept = replace(found, places=found.places[:KEPT_PLACES])
         seconds = None if window is None else window.total_seconds()
@@ -191,6 +196,8 @@ class _Chain:
         #: Seals since the last one with a good signature: nobody vouches for them.
         self._unvouched: list[Seal] = []
         self.bad_removals: set[int] = set()
+        #: All that there were when the seals were read.
+        self.removals: set[int] = set()
 
     @property
     def sealed_to(self) -> int | None:
@@ -205,6 +212,7 @@ class _Chain:
         self._tell_unvouched(places)
         last = self.seals[-1] if self.seals else None
         for removal in await reader.other_removals(last.seal_number if last else 0):
+            self.removals.add(removal.removal_number)
             self._check_unsigned(removal, last, places)
 
     def _check(self, signed: SignedSeal, places: Places) -> None:
@@ -280,6 +288,7 @@ class _Chain:
         after = self.seals[-1].seal_number if self.seals else -(2**63)
         for each in await reader.signed_removals(after + 1, page[-1].seal.seal_number):
             by_seal.setdefault(each.sealed_by or 0, []).append(each)
+            self.removals.add(each.removal_number)
         for seal in (signed.seal for signed in page):
             signed_ones = removals_of(seal.removals)
             number = seal.seal_number

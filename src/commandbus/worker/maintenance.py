@@ -29,6 +29,7 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
+from commandbus.worker.tending import Tending
 
 if TYPE_CHECKING:
     from commandbus.upkeep.sealing import Sealing
@@ -83,7 +84,8 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner, *keepers_of(store, domains)]
+    tending = Tending(store, settings)
+    return [Maintenance(store, domains, settings), tending, runner, *keepers_of(store, domains)]
 
 
 class Maintenance(Loop):

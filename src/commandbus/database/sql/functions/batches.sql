@@ -217,6 +217,8 @@ create or replace function commandbus.retry_batch(
 ) returns int
 language plpgsql as $$
 begin
+    -- no part of the audit is dropped while its trails come alive again
+    perform pg_advisory_xact_lock_shared(hashtextextended('commandbus.audit.trails', 0));
     perform commandbus.require_batch(p_domain, p_batch_id);
     perform commandbus.claim_ticket(p_batch_id);
     return (select count(*) from commandbus.requeue_commands(

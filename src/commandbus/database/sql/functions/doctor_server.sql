@@ -115,11 +115,32 @@ language sql stable as $$
                or q.queue like '%._%'
                   and split_part(q.queue, '.', 1) in (select * from commandbus.doctor_domains(p_domain)))
     ), finding(code, domain, subject) as (
-        select 'AUDIT_UNPROTECTED', null, 'command_bus_audit'
+        select 'AUDIT_UNPROTECTED', null, a.name
+          from (select 'commandbus.command_bus_audit'::regclass, 'command_bus_audit'
+                union all select p.part, p.name from commandbus.audit_parts() p) a(place, name)
          where not exists (
                select from pg_trigger g
-                where g.tgrelid = 'commandbus.command_bus_audit'::regclass
+                where g.tgrelid = a.place
                   and g.tgname = 'command_bus_audit_append_only' and g.tgenabled in ('O', 'A'))
+        union all
+        select 'AUDIT_PART_MISSING', null, 'the part of the events ' || c.first_id || ' to ' || c.below_id - 1
+          from commandbus.command_bus_audit_part c
+         where not exists (select from commandbus.audit_parts() p
+                            where p.first_id = c.first_id and p.below_id = c.below_id)
+        union all
+        select 'AUDIT_PARTS_LATE', null, p.name || ' has the events from ' || v.begins || ' to ' || v.ends || ' and goes on'
+          from commandbus.audit_parts() p
+         cross join lateral (select min(a.audit_id), max(a.audit_id) from commandbus.command_bus_audit a
+                              where a.audit_id >= p.first_id) v(begins, ends)
+         where p.is_tail and v.ends - v.begins > 2 * commandbus.audit_part_rows()
+        union all
+        select 'AUDIT_PART_READ', null, c.oid::regclass || ' reads ' || p.name
+          from commandbus.audit_parts() p
+          join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass
+               and d.refobjid = p.part
+          join pg_rewrite r on r.oid = d.objid
+          join pg_class c on c.oid = r.ev_class
+         group by c.oid, p.name
         union all
         select 'INDEX_INVALID', null, i.indexrelid::regclass::text
           from pg_index i join ours o on o.oid = i.indrelid
@@ -134,7 +155,9 @@ language sql stable as $$
         select 'RIGHTS_MISSING', null, o.name || ': ' || string_agg(r.right_name, ', ')
           from ours o cross join unnest(array['select', 'insert', 'update', 'delete']) r(right_name)
          where not has_table_privilege(o.oid, r.right_name)
-           and not (o.relname in ('command_bus_audit', 'command_bus_migration', 'command_bus_audit_seal')
+           and not ((o.relname in ('command_bus_migration', 'command_bus_audit_seal')
+                     or o.oid = 'commandbus.command_bus_audit'::regclass
+                     or o.oid in (select p.part from commandbus.audit_parts() p))
                     and r.right_name in ('update', 'delete'))
            and not (o.relname = 'command_bus_audit_removal' and r.right_name = 'delete')
            and not (o.relname = 'command_bus_audit_horizon' and r.right_name in ('insert', 'delete'))

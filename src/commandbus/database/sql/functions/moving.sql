@@ -270,6 +270,7 @@ create or replace function commandbus.tables_with_ice(p_domain text) returns set
 language sql stable as $$
     select distinct t.tgrelid::regclass from pg_trigger t
      where t.tgname in (commandbus.frozen_name(p_domain) || '_w', commandbus.frozen_name(p_domain) || '_d')
+       and t.tgparentid = 0                             -- those of parts go with that of the whole
      order by 1
 $$;
 

@@ -82,7 +82,9 @@ begin
                 'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket',
                 'commandbus.draft_seal', 'commandbus.record_removal', 'commandbus.sees_batch',
                 'commandbus.group_seen_by', 'commandbus.consider_ticket']),
-            (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
+            (c_custom, array[
+                'commandbus.query_commands', 'commandbus.bulk_matches',
+                'commandbus.drop_audit_parts', 'commandbus.count_audit_part']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',
                 'commandbus.list_audit', 'commandbus.page_batch_commands', 'commandbus.group_trends',

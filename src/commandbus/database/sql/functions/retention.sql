@@ -16,11 +16,11 @@ begin
         perform commandbus.check_domain(p_domain);
     end if;
     if p_kind is null or p_kind not in ('audit', 'archives', 'replies', 'commands')
-       or not p_keep between interval '1 hour' and interval '1000 years' then
+       or not p_keep between interval '1 minute' and interval '1000 years' then
         raise exception 'no such retention: % of %', coalesce(p_keep::text, 'no limit'),
             coalesce(quote_literal(p_kind), 'null')
             using errcode = 'CB007',
-                  hint = 'use audit, archives, replies or commands, one hour at least, a thousand years at most';
+                  hint = 'use audit, archives, replies or commands, one minute at least, a thousand years at most';
     end if;
     insert into commandbus.command_bus_retention as r (domain, kind, keep, updated_by)
     values (coalesce(p_domain, '*'), p_kind, p_keep, p_actor)

@@ -143,7 +143,9 @@ begin
     case p_what
     when 'audit' then
         select p.* into o_pruned, o_after, o_is_done
-          from commandbus.prune_audit(p_domain, v_before, p_limit, p_after, p_actor) p;
+          from commandbus.prune_audit(
+               p_domain, v_before, p_limit,
+               commandbus.after_quick_parts(coalesce(p_after, '0')::bigint, v_before)::text, p_actor) p;
     when 'archives' then
         select p.* into o_pruned, o_after, o_is_done
           from commandbus.prune_archives(p_domain, v_before, p_limit, p_after, p_actor) p;
@@ -182,7 +184,10 @@ begin
         oldest := null;
         if v_due.kind = 'audit' then
             select min(a.ts) into oldest
-              from (select e.* from commandbus.command_bus_audit e order by e.audit_id limit p_look) s
+              from (select e.* from commandbus.command_bus_audit e
+                     -- what is kept stands first
+                     where e.audit_id >= (select min(p.first_id) from commandbus.audit_parts() p where not p.is_kept)
+                     order by e.audit_id limit p_look) s
               join commandbus.command_bus_audit a on a.audit_id = s.audit_id
              where commandbus.is_prunable_event(a, v_due.domain, v_due.before);
         elsif v_due.kind = 'commands' then

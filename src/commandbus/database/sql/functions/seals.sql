@@ -189,7 +189,7 @@ begin
 end $$;
 
 -- Records that these events are removed from the audit, in the transaction that removes them and before
--- it does. The digest lets the doctor say whether they were as they had been sealed.
+-- it does. The digest lets the doctor say whether they were as they had been sealed. What was counted in parts goes down.
 create or replace function commandbus.record_removal(
     p_domain text, p_ids bigint[], p_before timestamptz, p_actor text
 ) returns void
@@ -212,6 +212,16 @@ begin
                                    order by x.seal_number desc limit 1), 0)) s(last_id)
      where a.audit_id = any(p_ids)
      group by s.last_id;
+    perform 1 from commandbus.command_bus_audit_part p
+      where p.below_id > (select min(i) from unnest(p_ids) i) and p.first_id <= (select max(i) from unnest(p_ids) i)
+      order by p.first_id for update;
+    update commandbus.command_bus_audit_part c
+       set row_count = c.row_count - n.gone,
+           events = c.events || jsonb_build_object(p_domain, coalesce((c.events ->> p_domain)::bigint, 0) - n.gone)
+      from (select p.first_id, count(*) as gone from commandbus.command_bus_audit_part p
+              join unnest(p_ids) i(id) on i.id >= p.first_id and i.id < p.below_id
+             group by p.first_id) n
+     where c.first_id = n.first_id;
 end $$;
 
 -- Seals by what everyone can see: is the audit sealed in time, can it be, and is what protects it there?

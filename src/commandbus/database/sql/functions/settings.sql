@@ -12,7 +12,8 @@ create or replace function commandbus.change_setting(p_name text, p_value text) 
 language plpgsql as $$
 begin
     if not (p_name = 'command_id_scope' and p_value in ('domain', 'global')
-            or p_name = 'payload_archive' and p_value in ('on', 'off')) then
+            or p_name = 'payload_archive' and p_value in ('on', 'off')
+            or p_name = 'audit_part_rows' and p_value ~ '^[1-9]\d{3,8}$') then
         raise exception 'no such setting: % = %', quote_literal(p_name), quote_literal(p_value)
             using errcode = 'CB007';
     end if;
