@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -90,10 +92,10 @@ class Producer:
 
 
 @pytest.fixture
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    folder = tmp_path_factory.mktemp("shards")
-    for each in (folder, *list(folder.parents)[:2]):
-        each.chmod(0o755)  # as root the server is another account, which has to get there
+def servers() -> Iterator[dict[str, Server]]:
+    # Not under tmp_path: as root the server is another account, which has to get there.
+    folder = Path(tempfile.mkdtemp(prefix="commandbus-shards-"))
+    folder.chmod(0o755)
     found = {name: Server(folder / name, tcp_port=free_port()) for name in ("one", "two", "three")}
     try:
         for server in found.values():
@@ -102,6 +104,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
     finally:
         for server in found.values():
             server.remove()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def written(file: Path, addresses: dict[str, str], version: int, homes: dict[str, str]) -> ShardMap:
