@@ -56,6 +56,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_second_times",
         "test_outcomes",
         "test_commands",
+        "test_lapsed_and_stopped",
+        "test_cancels",
         "test_locks",
     ),
     "dispatch": ("test_stored", "test_recovery_rules", "test_cancel_of_stored", "test_dispatch"),
@@ -139,6 +141,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gate_shares",
         "test_flow_twins",
         "test_gates",
+        "test_emptying",
     ),
     "activity": ("test_activity",),
     "gate_upkeep": (

@@ -172,3 +172,15 @@ async def test_what_has_gone_with_its_domain_is_stale_and_a_repeat_is_not(
     assert await db.settle("complete", *items) == []
     await db.rows(move, DOMAIN)
     assert await db.settle("complete", *items) == [gone]
+
+
+async def test_a_lease_that_has_lapsed_ends_without_that_of_its_twin(
+    db: Session, other: Session
+) -> None:
+    (command_id,) = await db.send()
+    await other.send(command_id)
+    for each in (db, other):
+        assert len(await each.receive()) == 1
+    await db.value("select commandbus.end_lapsed(%s, %s, clock_timestamp())", DOMAIN, [command_id])
+    assert await db.status(command_id) == "PENDING"
+    assert await other.status(command_id) == "IN_PROGRESS"
