@@ -43,10 +43,11 @@ select string_agg(p.oid::regprocedure::text, ', ') from pg_proc p
  where p.pronamespace::regnamespace::text = 'commandbus'
    and p.proname ~ '^queue_(take|put|fill|drop)_'
 """
-#: The audit and its seals, which refuse to be emptied.
+#: The audit with its parts, and its seals, which refuse to be emptied: each behind what is emptied.
 _GUARDED = """
-select string_agg(distinct c.oid::regclass::text, ' ')
+select string_agg(distinct coalesce(i.inhparent, c.oid)::regclass || '=' || c.oid::regclass, ' ')
   from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  left join pg_inherits i on i.inhrelid = c.oid
  where c.relnamespace::regnamespace::text = 'commandbus' and not t.tgisinternal
 """
 _OTHERS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -140,7 +141,8 @@ class OneDatabase:
                 return False
             used = {str(row[0]) for row in conn.execute(str(_one(conn, _USED)).encode())}
             with conn.transaction():
-                guarded = sorted(used & set(str(_one(conn, _GUARDED)).split()))
+                pairs = (each.split("=") for each in str(_one(conn, _GUARDED)).split())
+                guarded = sorted(table for emptied, table in pairs if emptied in used)
                 for table in guarded:
                     conn.execute(f"alter table {table} disable trigger user".encode())
                 if used:
