@@ -11,14 +11,13 @@ import orjson
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
 
-_MOVES: LiteralString = (
+#: In the order of Move.
+_FROM_MOVES: LiteralString = (
     "select m.move_id, m.domain, m.is_leaving, m.from_shard, m.to_shard, m.phase, m.is_frozen,"
-    " m.counts from {schema}.command_bus_move m where m.domain = %s order by m.started_at desc"
+    " m.counts from {schema}.command_bus_move m"
 )
-_OPEN_MOVES: LiteralString = (
-    "select m.move_id, m.domain, m.is_leaving, m.from_shard, m.to_shard, m.phase, m.is_frozen,"
-    " m.counts from {schema}.command_bus_move m where m.finished_at is null order by m.domain"
-)
+_MOVES: LiteralString = _FROM_MOVES + " where m.domain = %s order by m.started_at desc"
+_OPEN_MOVES: LiteralString = _FROM_MOVES + " where m.finished_at is null order by m.domain"
 _AWAY: LiteralString = (
     "select distinct m.domain from {schema}.command_bus_move m"
     " where m.domain = any(cast(%s as text[])) and m.is_leaving and m.phase = 'finished' order by 1"
