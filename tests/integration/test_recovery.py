@@ -165,6 +165,35 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(
     assert sent_on == (20 if kind == "send" else 0)
 
 
+async def test_a_commit_that_also_leased_and_whose_answer_was_lost_ends_and_loses_nothing(
+    bus: CommandBus, conn: Conn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few places: the end is repeated without a lease, and what was leased unseen lapses."""
+    both = PostgresStore.settle_and_receive
+    unseen: list[UUID] = []
+
+    async def lose_the_answer(
+        self: PostgresStore, domain: str, outcomes: Any, options: Any
+    ) -> tuple[set[UUID], list[Any]]:
+        found = await both(self, domain, outcomes, options)
+        if found[1] and not unseen:
+            unseen.extend(lease.command_id for lease in found[1])
+            raise DatabaseUnavailableError("the line was cut")
+        return found
+
+    monkeypatch.setattr(PostgresStore, "settle_and_receive", lose_the_answer)
+    runs = Runs(bus)
+    ids = await send_some(bus, 20)
+    async with working(bus, "shop", concurrency=2):
+        await until(lambda: unseen and len(runs.counts) >= 20 - len(unseen), "all that is seen")
+        await until_count(conn, "COMPLETED", 20 - len(unseen))
+        await lapse(conn)
+        await until_count(conn, "COMPLETED", 20)
+    assert runs.counts == Counter(ids)
+    assert await count_stale(conn) == 0
+    assert len({reply.command_id for reply in await replies(bus)}) == 20
+
+
 async def test_outcomes_that_gathered_during_an_outage_are_committed_after_it(
     bus: CommandBus,
     conn: Conn,
