@@ -21,6 +21,16 @@ table commandbus.command_bus_api_token
     CREATE INDEX ix_api_token_created ON commandbus.command_bus_api_token USING btree (created_at, token_id)
     CREATE UNIQUE INDEX command_bus_api_token_pkey ON commandbus.command_bus_api_token USING btree (token_id)
 
+table commandbus.command_bus_archive_part
+    archive text not null
+    first_id bigint not null
+    below_id bigint not null
+    waits_for text[] not null
+    noted_at timestamp with time zone not null default now()
+    look_after timestamp with time zone not null default '-infinity'::timestamp with time zone
+    constraint pk_archive_part PRIMARY KEY (archive, first_id)
+    CREATE UNIQUE INDEX pk_archive_part ON commandbus.command_bus_archive_part USING btree (archive, first_id)
+
 table commandbus.command_bus_audit
     audit_id bigint not null default nextval('commandbus.command_bus_audit_audit_id_seq'::regclass)
     domain text not null
@@ -919,6 +929,12 @@ function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TAB
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
 function commandbus.after_quick_parts(p_after bigint, p_before timestamp with time zone) returns bigint
     plpgsql, stable, body 09e1c1ae2e823e991a359b05caa83255
+function commandbus.archive_lock(p_physical text) returns bigint
+    sql, immutable, body a90b0f2be6b4557e93de05f5868a4ae9
+function commandbus.archive_part_rows(p_archive regclass, p_sequence regclass) returns bigint
+    plpgsql, stable, body fdfa399299afc4af27e98be54b8f930c
+function commandbus.archive_pieces(p_archive regclass) returns TABLE(piece regclass, first_id bigint, below_id bigint, is_tail boolean, is_kept boolean)
+    sql, stable, body 16ba16bfe0d0806c2d15e371f765186f
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff972e1d66c05580a45ddc6cb25b499
 function commandbus.assign_group(p_domain text, p_fingerprint text, p_assignee text, p_actor text DEFAULT NULL::text) returns void
@@ -936,9 +952,9 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.audit_part_rows() returns bigint
-    sql, stable, body c1c6541e6327e3e58c407a8c03fb4af4
+    sql, stable, body 426d97db55c64722bfff19435aee1465
 function commandbus.audit_parts() returns TABLE(part regclass, name text, first_id bigint, below_id bigint, is_tail boolean, is_kept boolean)
-    sql, stable, body 5e9a26aa7408186f533b7f6bf67e11e0
+    sql, stable, body 7b2b71d5378f0cee0966453b0ecffe87
 function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
     plpgsql, volatile, body 4a8b6d57045a711d8150c0553db96994
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
@@ -994,7 +1010,7 @@ function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TAB
 function commandbus.cancel_requests(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 3f21363a7902511cf0f90fee6c684d5e
 function commandbus.change_setting(p_name text, p_value text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0e25c512bd0bcb3738e81d23637e3ab7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c60e958215113f6609a2cf70d2026ac9
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1038,7 +1054,7 @@ function commandbus.check_schedules(p_domain text DEFAULT NULL::text, p_since ti
 function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cbac52e5b218304fce4dc622ef0fb16e
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e83867d5b2fba44eac6277db09168da0
 function commandbus.check_shard(p_domain text) returns void
     plpgsql, volatile, body cb97daeb6506ecf2dd99bd62fb378f92
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1157,6 +1173,8 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
+function commandbus.divide_archive(p_physical text, p_archive regclass, p_domain text) returns text
+    plpgsql, volatile, set lock_timeout=250ms, body ace1e55a32cb0d40d766f9d0de58c4ac
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b9bfcf8144b75ec682a72a890270b945
 function commandbus.doctor_domains(p_domain text) returns SETOF text
@@ -1175,8 +1193,10 @@ function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8f5933f4202ca354db601b8822f675b2
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
+function commandbus.drop_archive_parts(p_physical text, p_archive regclass, p_queue regclass, p_domain text, p_kind text, p_before timestamp with time zone, OUT o_did text, OUT o_gone bigint) returns record
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body c66ff59bcd0775b92c269ffdeabbef0a
 function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 4647e898736fc015c04490f75099c264
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 74d19e7fe6dd5812890ebc7bebd7625c
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -1193,6 +1213,8 @@ function commandbus.drop_unused_gates(p_domain text, p_limit integer) returns vo
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 93cd15270a023fdf259a27061a2d550c
 function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body d711c02b0ef077e22f53165225e1b2cc
+function commandbus.droppable_parts(p_physical text, p_archive regclass, p_queue regclass, p_before timestamp with time zone, OUT o_old regclass[], OUT o_kept regclass[], OUT o_first bigint, OUT o_below bigint) returns record
+    plpgsql, volatile, body c43c15a90b9482e53e583d640b9afaac
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
@@ -1242,7 +1264,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 6a4c60706e4b1453df9e3a2dfa48ffc1
+    sql, immutable, body 5d8c28ded90891bf896d573db098be59
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1356,7 +1378,9 @@ function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_
 function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NULL::text[], p_hours integer DEFAULT 24, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, fingerprint text, hour timestamp with time zone, seen bigint)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body cf2e2244d7ca871f9f895a113aaea9cc
 function commandbus.grow_audit() returns text
-    plpgsql, volatile, set lock_timeout=250ms, body cc117df3ec5bfa1cc63b75f462cbd509
+    plpgsql, volatile, body 5fa2ece8ebf48e415e624186377f9095
+function commandbus.grow_parts(p_table regclass, p_key text, p_sequence regclass, p_rows bigint, p_prefix text, p_options text, OUT o_did text, OUT o_part regclass) returns record
+    plpgsql, volatile, set lock_timeout=250ms, body 9e8224870dcb5ebc7524df1c95ec0ca1
 function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean
@@ -1365,6 +1389,8 @@ function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.in_turn(p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a6008c662ed549d396c2166b022f0cbf
+function commandbus.is_closed_part(p_physical text, p_queue regclass, p_first bigint, p_below bigint) returns boolean
+    plpgsql, volatile, body 46ccc0436989633e9e0676735d53e0ec
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_governed_for(p_schedule commandbus.command_bus_schedule) returns boolean
@@ -1373,12 +1399,18 @@ function commandbus.is_key_gate(p_gate text) returns boolean
     sql, immutable, body 2566ed6f6844d512fcc415de39b3f2c6
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 6cc1af0f4c359f480fb67d4e2f8cb490
+function commandbus.is_moving(p_domain text) returns boolean
+    sql, stable, body 532be421a3b2fb60b01e84926ccc9aec
 function commandbus.is_old_reply(p_table text) returns text
     sql, stable, body 0a75f975b3cfdf4844395e9a5ab6a2e9
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
+function commandbus.is_quick_part(p_physical text, p_queue regclass, p_part regclass, p_first bigint, p_below bigint, p_before timestamp with time zone) returns boolean
+    plpgsql, volatile, body 1e647a3f74ba1390907837ffe75c0054
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
     sql, stable, body 2b76de2f30902e6a4b0f6e65a7c68847
+function commandbus.is_untouched_archive(p_archive regclass) returns boolean
+    sql, stable, body 1fbd9748fd6e0961a3aea109137889bd
 function commandbus.is_unused(p_gate commandbus.command_bus_gate) returns boolean
     sql, stable, body c6befcff4bf184f9bd9e4c7e10f5ca33
 function commandbus.is_vacant(p_slot commandbus.command_bus_slot) returns boolean
@@ -1417,6 +1449,8 @@ function commandbus.lapsed_lately(p_queue text, p_now timestamp with time zone) 
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 615c9917ad78da6e81a6b2491f266713
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body b5de758dce8183dede7bd877abf8a61d
+function commandbus.last_number(p_sequence regclass) returns bigint
+    plpgsql, volatile, body fcc92d723fe7146d7de88316824dded0
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
 function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean, p_was_leased boolean DEFAULT false) returns void
@@ -1549,6 +1583,8 @@ function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
+function commandbus.note_archive_parts(p_physical text, p_archive regclass, p_queue regclass, p_sequence regclass) returns void
+    plpgsql, volatile, body b8b3cbb5ce6a371f43e297e9f56dc342
 function commandbus.note_chore(p_name text, p_told jsonb, p_failed boolean DEFAULT false) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 05d531ec54664aae748ddf813fc150fc
 function commandbus.note_console_action(p_session_id uuid, p_actor text, p_details jsonb) returns void
@@ -1590,7 +1626,7 @@ function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor 
 function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
 function commandbus.owner_differences(p_prefix text) returns TABLE(kind text, problem text, statement text)
-    sql, stable, body 12823fc9371647b59c05324e5bd35096
+    sql, stable, body 5b04140d4d42536d9032bf3490d05ff1
 function commandbus.page_batch_commands(p_domain text, p_batch_id uuid, p_status text, p_from integer, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 20000) returns TABLE(place integer, command commandbus.command_bus_command)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 7e034a48e045a40a14b4b4fd7b1f2498
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
@@ -1601,6 +1637,12 @@ function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 880f3e00826fa2db8b098de8d692967f
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
+function commandbus.part_begin(p_first_id bigint) returns text
+    sql, immutable, body 3c2330ba979b350aa6694d6da3782c08
+function commandbus.part_times(p_part regclass, OUT o_oldest timestamp with time zone, OUT o_newest timestamp with time zone) returns record
+    plpgsql, volatile, body 98055efbd551062541d227e4db44f3f4
+function commandbus.parts_of(p_table regclass) returns TABLE(part regclass, name text, first_id bigint, below_id bigint, is_tail boolean)
+    sql, stable, body d60dc515c21ef612c63bede9c99c5a41
 function commandbus.parts_that_stay() returns TABLE(part text)
     sql, immutable, body ed2bc2c8d73ad59bc70ad8977d1adf46
 function commandbus.pass_over_message() returns trigger
@@ -1633,8 +1675,10 @@ function commandbus.protect_audit_part(p_part regclass) returns void
     plpgsql, volatile, body 0d75b74dfc44b03692f82c3b8aa734e1
 function commandbus.prove_console_session(p_session_id uuid) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0c2e3a8d306789f1f5e57c0d0400c1a0
+function commandbus.prune_archived(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text, p_spares_quick boolean, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, body 4194e3eb7b2d72085aa666ddccd716bc
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cfacd73de87b15bce1c51392761ca287
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 477e1d40703a9d8cda8fd6b35b345b37
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3d72107b1a0d91a5549998d9121d0fbe
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -1642,7 +1686,7 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ea6aefb819703e06bac06072e84eae7f
 function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9710f55dbcf09e00221ab73d9b9ca57
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdb9825494c0677bba0313b0f912cf40
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
@@ -1681,6 +1725,8 @@ function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns u
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b7d3caa96b996b80bcaec44cd6783b7
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 4c56ddaeb54978497cdf4c5cbec46451
+function commandbus.queue_tables() returns TABLE(queue text, physical text, relation regclass)
+    sql, stable, body fe932d16ccf5b8329b04a4c9d92263cc
 function commandbus.queue_verb(p_verb text, p_physical text) returns text
     sql, stable, body 63ccd1fab01305e9cc6f69947650f3ca
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
@@ -1696,7 +1742,7 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 892b12c2f7291a5c84d5d38f74a334e4
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 654222af8e00577caf1a89b3629f7001
+    sql, immutable, body 2e6068a01f1b1eab799bff3044b70dd8
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 6ab670bae77bbab29eff094b319765d9
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1832,7 +1878,7 @@ function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint
 function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 44f5d5788a3d73048872ce38f0d21ac6
 function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
-    plpgsql, stable, body c3e3e3ad9d126d2f8b2147a9e5c7ac22
+    plpgsql, stable, body fb0de89801caa53de179ed8826e487f7
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 061855cd1862ce9392a6f73a384b8209
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -1850,7 +1896,7 @@ function commandbus.review_children(p_domain text, p_batch_id uuid, p_only_edits
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 41e6c3c9fe14f7437090e8fc229a1058
 function commandbus.right_differences(p_prefix text) returns TABLE(role text, problem text, statement text)
-    sql, stable, body aa490b2e6ba2f2036418ad1291591942
+    sql, stable, body 024aca42f12c2adf21f166b187f339eb
 function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns TABLE(kind text, role text, problem text, statement text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e419a85b44cbb4549586fcd937215cfe
 function commandbus.role_names(p_prefix text) returns TABLE(role text, name text, id oid)
@@ -1991,12 +2037,16 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
+function commandbus.tend_archives(p_domain text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_kinds text[] DEFAULT NULL::text[], OUT o_did text, OUT o_archive text, OUT o_domain text, OUT o_kind text, OUT o_gone bigint, OUT o_before timestamp with time zone) returns record
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6b2b4ab1bcae811a0feed40b8ade675b
 function commandbus.tend_audit(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9d94a84f7fc65bc1465edabf2bd0c7b9
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
+function commandbus.tended_archives(p_domain text DEFAULT NULL::text) returns TABLE(physical text, domain text, kind text, archive regclass, queue regclass, sequence regclass, is_divided boolean)
+    sql, stable, body 7672aa30d4871e89d82cdba7c8e3b0b9
 function commandbus.thaw_table(p_domain text, p_relation regclass) returns void
     plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body 8e5afec16f8c0ea3f8b5477b7fac4c03
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
@@ -2096,12 +2146,14 @@ migration 28 = told
 migration 29 = moves
 migration 3 = api_tokens
 migration 30 = audit_parts
+migration 31 = archive_parts
 migration 4 = troubleshooting_key
 migration 5 = queue_names
 migration 6 = stuck_workers
 migration 7 = canceled_loads
 migration 8 = unconfirmed
 migration 9 = governed_types
+setting archive_part_rows = 250000
 setting audit_part_rows = 1000000
 setting command_id_scope = domain
 setting payload_archive = off

@@ -177,6 +177,15 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
         """Make parts of the audit ahead, and drop those of which all is old, by the rules."""
         return self._bridge.run(self._facet.tend_audit(operator=operator, seconds=seconds))
 
+    def tend_archives(
+        self, *, domain: str | None = None, kinds: Sequence[str] | None = None,
+        seconds: float | None = None,
+    ) -> list[PruneResult]:
+        """Divide archives that have grown into parts, and drop those of which all is old."""
+        return self._bridge.run(self._facet.tend_archives(
+            domain=domain, kinds=kinds, seconds=seconds,
+        ))
+
     def doctor(
         self, *, domain: str | None = None, window: timedelta | None = None, full: bool = False,
         fix: bool = False, operator: str | None = None,

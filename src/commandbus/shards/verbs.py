@@ -318,6 +318,7 @@ RULES: dict[str, Rule] = {
     "upkeep.clear_retention": refused(_RULE),
     "upkeep.prune": refused(_RULE),
     "upkeep.tend_audit": refused(_RULE),
+    "upkeep.tend_archives": refused(_RULE),
     "upkeep.standing.read": home,
     "upkeep.runs.last": checkups.last,
     "upkeep.runs.well_since": checkups.well_since,

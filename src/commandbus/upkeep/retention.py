@@ -29,6 +29,11 @@ _PRUNE_DUE: LiteralString = (
 )
 #: One step of looking after the parts of the audit.
 _TEND: LiteralString = "select o_did, o_events, o_before from {schema}.tend_audit(%s)"
+#: The same for the archives: where it was, and what it did there.
+_TEND_ARCHIVES: LiteralString = (
+    "select o_did, o_archive, o_domain, o_kind, o_gone, o_before"
+    " from {schema}.tend_archives(%s, %s, %s)"
+)
 #: Steps of one turn, each a transaction: an end, should the database never come to one.
 TEND_STEPS = 1_000
 #: The domain of what is about all domains at once.
@@ -143,6 +148,9 @@ class Retention:
         results = []
         if domain is None and older_than is None and "audit" in wanted and not dry_run:
             results += await self.tend_audit(operator=actor, seconds=seconds)
+        in_archives = [kind for kind in wanted if kind in ("archives", "replies")]
+        if older_than is None and in_archives and not dry_run:
+            results += await self.tend_archives(domain=domain, kinds=in_archives, seconds=seconds)
         for due in await self._due(domain, oldest):
             if due.kind not in wanted:
                 continue
@@ -177,6 +185,36 @@ class Retention:
             if did is None or (deadline is not None and time.monotonic() >= deadline):
                 break
         return dropped
+
+    async def tend_archives(
+        self,
+        *,
+        domain: str | None = None,
+        kinds: Sequence[str] | None = None,
+        seconds: float | None = None,
+    ) -> list[PruneResult]:
+        """Divide archives that have grown into parts, and drop those of which all is old.
+
+        The same as `tend_audit`, for the messages of parked, canceled and failed commands, and those
+        that readers of replies refused (kinds `archives` and `replies`). Returns what went.
+        """
+        check_names(domain)
+        wanted = None if kinds is None else [_check_kind(kind) for kind in kinds]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        dropped: dict[tuple[str, str], PruneResult] = {}
+        after: str | None = None
+        for _ in range(TEND_STEPS):
+            ((did, after, name, kind, gone, before),) = await self._store.gateway.patient.rows(
+                _TEND_ARCHIVES, (domain, after, wanted)
+            )
+            if gone:
+                what = "archived messages" if kind == "archives" else "replies"
+                so_far = dropped[name, kind].pruned[what] if (name, kind) in dropped else 0
+                pruned = {what: so_far + int(gone)}
+                dropped[name, kind] = PruneResult(name, kind, before, pruned)
+            if did is None or (deadline is not None and time.monotonic() >= deadline):
+                break
+        return list(dropped.values())
 
     async def _due(self, domain: str | None, older_than: timedelta | None) -> list[PruneResult]:
         """What a run has to look at, with nothing removed yet."""

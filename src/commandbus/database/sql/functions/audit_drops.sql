@@ -1,5 +1,5 @@
 -- Parts of the audit of which all is old are dropped as a whole; what is still in use is put elsewhere before.
--- audit_parts.sql says what parts are, and how long a change of them waits.
+-- parts.sql says what parts are, and how long a change of them waits.
 
 -- How long events of these domains are kept, at least; a domain that is named in o_for_ever has no rule, or is none of ours.
 create or replace function commandbus.audit_rule(
@@ -144,8 +144,7 @@ begin
     end loop;
     if v_keep <> '{}' then
         execute format('alter table commandbus.command_bus_audit attach partition %s for values from (%s) to (%s)',
-                       v_place.part,
-                       case v_first when -9223372036854775808 then 'minvalue' else v_first::text end, v_below);
+                       v_place.part, commandbus.part_begin(v_first), v_below);
     end if;
     o_did := 'dropped the parts up to ' || v_below - 1;
     o_before := v_before;

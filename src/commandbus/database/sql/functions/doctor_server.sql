@@ -107,8 +107,7 @@ language sql stable as $$
                split_part(q.queue, '.', 1) as queue_domain,
                t.relnamespace = 'pgmq'::regnamespace as is_queue
           from pg_class t join pg_namespace s on s.oid = t.relnamespace
-          left join commandbus.own_queues() q
-            on t.relnamespace = 'pgmq'::regnamespace and t.relname in ('q_' || q.physical, 'a_' || q.physical)
+          left join commandbus.queue_tables() q on q.relation = t.oid
          where t.relkind in ('r', 'p') and (
                t.relnamespace = (select c.relnamespace from pg_class c
                                   where c.oid = 'commandbus.command_bus_command'::regclass)
@@ -151,6 +150,8 @@ language sql stable as $$
         union all
         select 'QUEUE_PARTITIONED', o.queue_domain, o.name from ours o
          where o.is_queue and o.relkind = 'p'
+           -- not the archives that we have divided
+           and not exists (select from commandbus.parts_of(o.oid::regclass) p where starts_with(p.name, o.relname || '#'))
         union all
         select 'RIGHTS_MISSING', null, o.name || ': ' || string_agg(r.right_name, ', ')
           from ours o cross join unnest(array['select', 'insert', 'update', 'delete']) r(right_name)

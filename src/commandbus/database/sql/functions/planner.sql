@@ -84,7 +84,7 @@ begin
                 'commandbus.group_seen_by', 'commandbus.consider_ticket']),
             (c_custom, array[
                 'commandbus.query_commands', 'commandbus.bulk_matches',
-                'commandbus.drop_audit_parts', 'commandbus.count_audit_part']),
+                'commandbus.drop_audit_parts', 'commandbus.count_audit_part', 'commandbus.drop_archive_parts']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',
                 'commandbus.list_audit', 'commandbus.page_batch_commands', 'commandbus.group_trends',

@@ -123,43 +123,80 @@ language sql stable as $$
               and (b.completed_at is null or b.completed_at >= p_before))
 $$;
 
--- Archived messages of commands that have ended, in the order in which they were archived.
-create or replace function commandbus.prune_archives(
-    p_domain text, p_before timestamptz, p_limit int, p_after text default null,
-    p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
+-- Archived messages of commands that have ended: part for part, in each in the order in which they were archived.
+--   p_spares_quick: parts that will soon be dropped are left to that
+create or replace function commandbus.prune_archived(
+    p_domain text, p_before timestamptz, p_limit int, p_after text, p_spares_quick boolean,
+    out o_pruned jsonb, out o_after text, out o_is_done boolean
 )
 language plpgsql as $$
 declare
-    v_archive text := 'a_' || commandbus.physical_queue(p_domain || '.commands');
-    v_from    timestamptz := coalesce(split_part(p_after, '/', 1), '-infinity')::timestamptz;
-    v_msg_id  bigint := coalesce(split_part(p_after, '/', 2), '0')::bigint;
-    v_seen    int := 0;
-    v_gone    int := 0;
+    v_physical text := commandbus.physical_queue(p_domain || '.commands');
+    v_archive  regclass := to_regclass('pgmq.' || quote_ident('a_' || v_physical));
+    v_queue    regclass := to_regclass('pgmq.' || quote_ident('q_' || v_physical));
+    v_from     timestamptz := coalesce(split_part(p_after, '/', 1), '-infinity')::timestamptz;
+    v_msg_id   bigint := coalesce(split_part(p_after, '/', 2), '0')::bigint;
+    v_first    bigint := coalesce(nullif(split_part(p_after, '/', 3), ''), '-9223372036854775808')::bigint;
+    v_piece    record;
+    v_seen     int := 0;
+    v_gone     int := 0;
+    v_page     record;
 begin
-    if commandbus.queue_exists(p_domain || '.commands') then
+    o_is_done := true;
+    o_pruned := jsonb_build_object('archived messages', 0);
+    if v_queue is null or v_archive is null then
+        return;
+    end if;
+    perform pg_advisory_xact_lock(commandbus.archive_lock(v_physical));
+    -- the parts that are there stay there
+    execute format('lock table only %s in row exclusive mode', v_archive);
+    for v_piece in
+        select p.* from commandbus.archive_pieces(v_archive) p where p.first_id >= v_first order by p.first_id
+    loop
+        if v_piece.first_id > v_first then
+            v_from := '-infinity';
+            v_msg_id := 0;
+        end if;
+        continue when p_spares_quick and not v_piece.is_tail and not v_piece.is_kept
+            and commandbus.is_quick_part(v_physical, v_queue, v_piece.piece, v_piece.first_id, v_piece.below_id, p_before);
         execute format($q$
             with page as materialized (
                 select a.msg_id, a.archived_at, commandbus.message_command_id(a.message) as command_id
-                  from pgmq.%1$I a
+                  from %1$s a
                  where a.archived_at < $2 and a.archived_at >= $3
                    and (a.archived_at, a.msg_id) > ($3, $4)
                  order by a.archived_at, a.msg_id limit $5
             ), gone as (
-                delete from pgmq.%1$I a using page p
+                delete from %1$s a using page p
                  where a.msg_id = p.msg_id and not exists (
                        select from commandbus.command_bus_command c
                         where c.domain = $1 and c.command_id = p.command_id
                           and c.status not in ('COMPLETED', 'CANCELED', 'FAILED'))
                 returning 1)
-            select count(*), (select count(*) from gone),
+            select count(*) as seen, (select count(*) from gone) as gone,
                    (array_agg(commandbus.iso8601(p.archived_at) || '/' || p.msg_id
-                              order by p.archived_at desc, p.msg_id desc))[1]
-              from page p $q$, v_archive)
-           into v_seen, v_gone, o_after using p_domain, p_before, v_from, v_msg_id, p_limit;
-    end if;
+                              order by p.archived_at desc, p.msg_id desc))[1] as last
+              from page p $q$, v_piece.piece)
+           into v_page using p_domain, p_before, v_from, v_msg_id, p_limit - v_seen;
+        v_seen := v_seen + v_page.seen;
+        v_gone := v_gone + v_page.gone;
+        if v_seen >= p_limit then
+            o_is_done := false;
+            o_after := v_page.last || '/' || v_piece.first_id;
+            exit;
+        end if;
+    end loop;
     o_pruned := jsonb_build_object('archived messages', v_gone);
-    o_is_done := v_seen < p_limit;
 end $$;
+
+-- The same with nothing spared.
+create or replace function commandbus.prune_archives(
+    p_domain text, p_before timestamptz, p_limit int, p_after text default null,
+    p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
+)
+language sql as $$
+    select p.* from commandbus.prune_archived(p_domain, p_before, p_limit, p_after, false) p
+$$;
 
 -- What is old in a queue of replies, or in its archive. Replies are known by their shape: a queue of the
 -- same name may hold other things. In the archive of a queue of ours is what was no reply: it goes too.

@@ -148,7 +148,7 @@ begin
                commandbus.after_quick_parts(coalesce(p_after, '0')::bigint, v_before)::text, p_actor) p;
     when 'archives' then
         select p.* into o_pruned, o_after, o_is_done
-          from commandbus.prune_archives(p_domain, v_before, p_limit, p_after, p_actor) p;
+          from commandbus.prune_archived(p_domain, v_before, p_limit, p_after, true) p;
     when 'replies' then
         select p.* into o_pruned, o_after, o_is_done
           from commandbus.prune_replies(p_domain, v_before, p_limit, p_after, p_actor) p;
@@ -168,7 +168,9 @@ create or replace function commandbus.retention_behind(p_domain text default nul
 returns table (domain text, kind text, oldest timestamptz)
 language plpgsql stable as $$
 declare
-    v_due record;
+    v_due   record;
+    v_piece regclass;
+    v_table text;
 begin
     for v_due in
         select d.domain, d.kind, d.before - greatest(interval '1 hour', r.keep / 10) as before
@@ -197,16 +199,32 @@ begin
              where c.domain = v_due.domain and c.batch_id is null and c.updated_at < v_due.before
                and c.status in ('COMPLETED', 'CANCELED', 'FAILED');
         elsif v_due.kind = 'archives' and commandbus.queue_exists(v_due.domain || '.commands') then
-            execute format($q$
-                select min(a.archived_at)
-                  from (select m.archived_at, commandbus.message_command_id(m.message) as command_id
-                          from pgmq.%I m order by m.archived_at limit $3) a
-                 where a.archived_at < $2 and not exists (
-                       select from commandbus.command_bus_command c
-                        where c.domain = $1 and c.command_id = a.command_id
-                          and c.status not in ('COMPLETED', 'CANCELED', 'FAILED')) $q$,
-                'a_' || commandbus.physical_queue(v_due.domain || '.commands'))
-               into oldest using v_due.domain, v_due.before, p_look;
+            -- what is kept in parts of its own is in use
+            for v_piece in
+                select p.piece from commandbus.archive_pieces(to_regclass('pgmq.' || quote_ident(
+                           'a_' || commandbus.physical_queue(v_due.domain || '.commands')))) p
+                 where not p.is_kept order by p.first_id
+            loop
+                execute format($q$
+                    select min(a.archived_at)
+                      from (select m.archived_at, commandbus.message_command_id(m.message) as command_id
+                              from %s m order by m.archived_at limit $3) a
+                     where a.archived_at < $2 and not exists (
+                           select from commandbus.command_bus_command c
+                            where c.domain = $1 and c.command_id = a.command_id
+                              and c.status not in ('COMPLETED', 'CANCELED', 'FAILED')) $q$, v_piece)
+                   into oldest using v_due.domain, v_due.before, p_look;
+                exit when oldest is not null;
+            end loop;
+        elsif v_due.kind = 'replies' then
+            for v_table in select t from commandbus.reply_tables(v_due.domain) t loop
+                execute format(
+                    'select least($3, min(q.%1$I)) from (select * from pgmq.%2$I m order by %3$s limit $2) q where %4$s',
+                    case when v_table like E'a\\_%' then 'archived_at' else 'enqueued_at' end, v_table,
+                    case when v_table like E'a\\_%' then 'm.archived_at' else 'm.msg_id' end,
+                    commandbus.is_old_reply(v_table))
+                   into oldest using v_due.before, p_look, oldest;
+            end loop;
         end if;
         if oldest is not null then
             return next;

@@ -87,6 +87,7 @@ language sql immutable as $$
         ('retention_due', '{worker,operator,reader}'),
         ('prune_due', '{worker}'),                     -- by the rules, which only the owner sets
         ('tend_audit', '{worker}'),                    -- the same
+        ('tend_archives', '{worker}'),                 -- the same
         -- seals of the audit: worth nothing without the key, which the database does not have
         ('move_audit_horizon', '{worker,operator}'),
         ('draft_seal', '{worker,operator}'),
@@ -328,6 +329,7 @@ language sql immutable as $$
         ('command_bus_unique', null, '{worker,operator,api,reader}'),
         ('command_bus_audit', null, '{operator,api,reader}'),
         ('command_bus_audit_part', null, '{operator,api,reader}'),
+        ('command_bus_archive_part', null, '{operator,api,reader}'),
         ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
         ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),
         ('command_bus_audit_horizon', null, '{operator,api,reader}'),

@@ -30,8 +30,7 @@ language sql stable as $$
           from pg_class c where c.relnamespace = commandbus.schema_id() and c.relkind in ('r', 'p', 'v', 'm', 'S')
         union all
         select c.oid, null, c.relacl, c.relowner, case c.relkind when 'S' then 'sequence' else 'table' end
-          from commandbus.own_queues() q cross join unnest(array['q_', 'a_']) t(prefix)
-          join pg_class c on c.oid = to_regclass('pgmq.' || quote_ident(t.prefix || q.physical))
+          from commandbus.queue_tables() q join pg_class c on c.oid = q.relation
     ), wanted(role, what, object, "right", "column") as (
         select r.role, 'schema', commandbus.schema_id()::regnamespace::text, 'USAGE', null
           from who r where r.role <> 'public'
@@ -97,8 +96,7 @@ language sql stable as $$
           from pg_proc p where p.pronamespace = commandbus.schema_id()
         union all
         select 3, 'queue', 'table', c.relowner, c.oid::regclass::text
-          from commandbus.own_queues() q cross join unnest(array['q_', 'a_']) t(prefix)
-          join pg_class c on c.oid = to_regclass('pgmq.' || quote_ident(t.prefix || q.physical))
+          from commandbus.queue_tables() q join pg_class c on c.oid = q.relation
     ), step(place, kind, problem, statement) as (
         select t.place, t.kind, t.what || ' ' || t.text || ' belongs to ' || t.owner::regrole,
                format('alter %s %s owner to %I', t.what, t.text, o.name)

@@ -13,7 +13,7 @@ language plpgsql as $$
 begin
     if not (p_name = 'command_id_scope' and p_value in ('domain', 'global')
             or p_name = 'payload_archive' and p_value in ('on', 'off')
-            or p_name = 'audit_part_rows' and p_value ~ '^[1-9]\d{3,8}$') then
+            or p_name in ('audit_part_rows', 'archive_part_rows') and p_value ~ '^[1-9]\d{3,8}$') then
         raise exception 'no such setting: % = %', quote_literal(p_name), quote_literal(p_value)
             using errcode = 'CB007';
     end if;
