@@ -50,9 +50,12 @@ _LAST_KEY: LiteralString = (
     "select s.key_id from {schema}.command_bus_audit_seal s order by s.seal_number desc limit 1"
 )
 _WAL_BYTES: LiteralString = "select cast(sum(size) as bigint) from pg_ls_waldir()"
+#: A table in parts is shown as one: by itself it has no size.
 _LARGEST_TABLES: LiteralString = (
-    "select cast(t.relid as regclass)::text, pg_total_relation_size(t.relid), t.n_dead_tup"
-    " from pg_stat_all_tables t where t.schemaname in ('pgmq', %s) order by 2 desc limit 5"
+    "select cast(coalesce(pg_partition_root(t.relid), t.relid) as regclass)::text,"
+    " cast(sum(pg_total_relation_size(t.relid)) as bigint), cast(sum(t.n_dead_tup) as bigint)"
+    " from pg_stat_all_tables t where t.schemaname in ('pgmq', %s) group by 1"
+    " order by 2 desc nulls last limit 5"
 )
 
 
