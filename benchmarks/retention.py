@@ -4,8 +4,8 @@
     python -m benchmarks.retention flat --minutes 10 --rate 500  # a drain with rules of a minute
 
 `drop` puts events of commands that are gone into the audit and times each step of its upkeep.
-`flat` sends at a fixed rate; a worker parks, fails and cancels some; nobody reads the replies. Every
-ten seconds it looks at the sizes of the tables, and in the end says whether they grew.
+`flat` sends at a fixed rate; a worker parks, fails and cancels some; nobody reads the replies.
+Every ten seconds it looks at the sizes of the tables, and in the end says whether they grew.
 COMMANDBUS_PG_BIN names another PostgreSQL.
 """
 
@@ -48,7 +48,7 @@ PARKED_SECONDS = 30.0
 STAY_PARKED = 50
 #: Of a hundred commands, those that are canceled, parked and failed.
 CANCELED, PARKED, FAILED = 2, 3, 2
-#: A table is flat if it is at most so much larger in the last third than in the one before, or as
+#: A table is flat if it is at most so much larger in the last third than in the one before, or so
 #: many bytes: parts go as a whole, so it is a saw.
 GROWTH, SPARE_BYTES = 1.15, 8_000_000
 
@@ -62,11 +62,13 @@ select 'bench', uuidv7(interval '-40 days' + n * interval '1 ms'),
 _SIZES = """
 select (select sum(pg_total_relation_size(t.relid))
           from pg_partition_tree('commandbus.command_bus_audit') t),
-       (select count(*) from pg_inherits where inhparent = 'commandbus.command_bus_audit'::regclass),
+       (select count(*) from pg_inherits i
+         where i.inhparent = 'commandbus.command_bus_audit'::regclass),
        pg_total_relation_size('commandbus.command_bus_command'),
        (select sum(pg_total_relation_size(t.relid))
           from pg_partition_tree('pgmq.a_bench__commands') t),
-       (select count(*) from pg_inherits where inhparent = 'pgmq.a_bench__commands'::regclass),
+       (select count(*) from pg_inherits i
+         where i.inhparent = 'pgmq.a_bench__commands'::regclass),
        pg_total_relation_size('pgmq.q_bench__replies'),
        pg_total_relation_size('pgmq.q_bench__commands'),
        pg_database_size(current_database()),
@@ -124,7 +126,9 @@ async def drop(dsn: str, rows: int) -> bool:
             with suppress(psycopg.errors.InsufficientPrivilege):
                 await conn.execute(statement.encode())
         await steps(conn)
-        print(f"{rows:,} events written and their parts counted, {time.perf_counter() - begun:.0f} s")
+        print(
+            f"{rows:,} events written and their parts counted, {time.perf_counter() - begun:.0f} s"
+        )
         await bus.upkeep.set_retention("audit", timedelta(days=30))
         spent, gone = 0.0, 0
         for did, events, seconds in await steps(conn):
@@ -194,7 +198,9 @@ class Drain:
     async def look(self, dsn: str) -> list[Sizes]:
         """Sizes of the tables from time to time."""
         found: list[Sizes] = []
-        print("time       audit (parts)   commands (rows)   archive (parts)   replies   queue   all")
+        print(
+            "time       audit (parts)   commands (rows)   archive (parts)   replies   queue   all"
+        )
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
             while not self.is_over:
                 await asyncio.sleep(

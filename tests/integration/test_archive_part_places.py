@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from commandbus import Command, CommandBus, HandlerContext, PermanentCommandError, new_id
 from commandbus.cli.main import app
 from commandbus.django.resetting import _EMPTY
+from commandbus.settings import Settings
 from commandbus.shards import ShardMap, apply_map, move_domain
 from commandbus.worker.tending import Tending
-from commandbus.settings import Settings
 from tests.sql.faults import codes
 
 pytestmark = pytest.mark.postgres
@@ -25,8 +25,7 @@ pytestmark = pytest.mark.postgres
 Connection = psycopg.AsyncConnection[TupleRow]
 MESSAGES = "select msg_id, archived_at, message from pgmq.a_mail__commands order by 1"
 PARTS = (
-    "select piece::text, first_id, below_id from"
-    " commandbus.archive_pieces('pgmq.a_mail__commands')"
+    "select piece::text, first_id, below_id from commandbus.archive_pieces('pgmq.a_mail__commands')"
 )
 SMALL = "update commandbus.command_bus_setting set value = '20' where name = 'archive_part_rows'"
 
@@ -114,7 +113,9 @@ async def test_a_domain_whose_archive_is_in_parts_moves_there_and_back(
         for age in ("40 days", "40 days", "1 day"):
             await archive(one, 30, age)
             await bus.upkeep.tend_archives()
-        await one.execute("update pgmq.a_mail__commands set archived_at = '2020-01-01' where msg_id = 1")
+        await one.execute(
+            "update pgmq.a_mail__commands set archived_at = '2020-01-01' where msg_id = 1"
+        )
         await bus.upkeep.set_retention("archives", timedelta(days=30))
         assert await bus.upkeep.tend_archives()
         before = await rows(one, MESSAGES)

@@ -1330,7 +1330,7 @@ function commandbus.forget_keys(p_domain text, p_keys text[]) returns void
 function commandbus.forget_moved_events(p_move_id uuid, p_after_id bigint, p_limit integer) returns bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ac2161d91e02aebaaebc71a5fe22c387
 function commandbus.forget_moved_rows(p_move_id uuid, p_part text, p_limit integer) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c2b7ce14097ec85aff17cb0d9b4b9942
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6bda9be5bfb5b8fa77fd40e2db5c97bd
 function commandbus.forget_sent_keys(p_sends jsonb) returns void
     plpgsql, volatile, body a082e2260ab3481c70a92f56001579d7
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void

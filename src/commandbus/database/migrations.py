@@ -36,7 +36,8 @@ MIGRATION_LOCK = 0x636D64627573
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "queue_verbs", "shards", "moving_parts",
     "moving_audit", "moving", "locks", "visibility",
-    "audit", "seals", "parts", "audit_parts", "audit_drops", "archive_parts", "archive_drops", "workers", "payloads", "replies", "batches",
+    "audit", "seals", "parts", "audit_parts", "audit_drops", "archive_parts", "archive_drops",
+    "workers", "payloads", "replies", "batches",
     "troubleshooting", "key_reads",
     "flow", "pause", "levels", "gates", "gate_places", "gate_reads", "gate_rules", "keys",
     "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",

@@ -195,8 +195,8 @@ class Retention:
     ) -> list[PruneResult]:
         """Divide archives that have grown into parts, and drop those of which all is old.
 
-        The same as `tend_audit`, for the messages of parked, canceled and failed commands, and those
-        that readers of replies refused (kinds `archives` and `replies`). Returns what went.
+        The same as `tend_audit`, for the messages of parked, canceled and failed commands, and
+        those that readers of replies refused (kinds `archives` and `replies`). Returns what went.
         """
         check_names(domain)
         wanted = None if kinds is None else [_check_kind(kind) for kind in kinds]

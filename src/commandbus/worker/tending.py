@@ -66,7 +66,9 @@ class Tending(Loop):
         for each in gone:
             counts.setdefault(each.domain, Counter()).update(each.pruned)
         told = {
-            domain: ", ".join(f"{number:,} {what} dropped" for what, number in sorted(found.items()))
+            domain: ", ".join(
+                f"{number:,} {what} dropped" for what, number in sorted(found.items())
+            )
             for domain, found in counts.items()
         }
         for domain, text in told.items():

@@ -246,6 +246,7 @@ declare
     v_gone int;
 begin
     v_c := commandbus.move_condition(v_move.domain, p_part, false, null, null);
+    -- Of an archive in parts more may go: it has several rows of one place, and all of them belong to the domain.
     execute format('delete from %1$s t where t.ctid = any(array(select t.ctid from %1$s t where %2$s limit $2))',
                    v_c.o_relation, v_c.o_where)
       using v_move.domain, p_limit;
