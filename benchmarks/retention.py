@@ -171,19 +171,20 @@ class Drain:
         """A group each tenth of a second; some of it is canceled before it is due."""
         while not self.is_over:
             due = int((time.monotonic() - self.begun) * self._rate) - self.sent
+            ids = [new_id() for _ in range(due)]
+            unwanted = [n for n in range(due) if (self.sent + n) % 100 < CANCELED]
             group = [
                 BatchCommand(
-                    "Work", new_id(), {"n": n % 100, "note": "x" * 200},
-                    delay=60.0 if n % 100 < CANCELED else None,
+                    "Work", command_id, {"n": (self.sent + n) % 100, "note": "x" * 200},
+                    delay=60.0 if n in unwanted else None,
                 )
-                for n in range(self.sent, self.sent + due)
+                for n, command_id in enumerate(ids)
             ]  # fmt: skip
             if group:
                 await self._bus.send_many(DOMAIN, group)
                 self.sent += due
-                for each in group:
-                    if each.delay is not None:
-                        await self._bus.cancel(DOMAIN, each.command_id, "not wanted")
+                for n in unwanted:
+                    await self._bus.cancel(DOMAIN, ids[n], "not wanted")
             await asyncio.sleep(0.1)
 
     async def decide(self, dsn: str) -> None:
