@@ -161,7 +161,7 @@ begin
             o_did := (commandbus.grow_parts(
                 v_each.archive, 'msg_id', v_each.sequence,
                 commandbus.archive_part_rows(v_each.archive, v_each.sequence), 'a_' || o_archive || '#',
-                -- as whoever tuned the archive has set it
+                -- if somebody has tuned the archive, as that
                 (select array_to_string(c.reloptions, ', ')
                    from commandbus.archive_pieces(v_each.archive) p join pg_class c on c.oid = p.piece
                   where p.is_tail))).o_did;

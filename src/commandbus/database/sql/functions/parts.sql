@@ -97,7 +97,7 @@ begin
     end if;
     execute format('create table %s.%I partition of %s for values from (%s) to (maxvalue) %s',
                    v_schema, p_prefix || v_cut, p_table, v_cut,
-                   case when p_options <> '' then 'with (' || p_options || ')' else '' end);
+                   case when p_options ~ '^\w+ ?= ?[\w.+-]+(, \w+ ?= ?[\w.+-]+)*$' then 'with (' || p_options || ')' else '' end);
     o_part := format('%s.%I', v_schema, p_prefix || v_cut)::regclass;
     o_did := 'made the part from ' || v_cut || ' on';
 exception when lock_not_available then
