@@ -129,7 +129,7 @@ async def test_everything_works_on_an_archive_in_parts(db: Session, bus: Command
     )
     # the queue and all parts of its archive
     await db.rows("select pgmq.drop_queue('payments__commands')")
-    assert await tables(db, "a_payments%") == 0
+    assert await tables(db, "a_payments__commands%") == 0
 
 
 async def test_old_parts_go_as_a_whole_and_what_is_young_stays(
