@@ -128,7 +128,7 @@ async def test_every_function_is_protected(conn: psycopg.AsyncConnection) -> Non
 
 #: What parts are made of: names from regclass, numbers, words of our own.
 SAFE = {
-    "p_table", "p_archive", "p_queue", "p_part", "p_sequence", "v_archive", "v_piece", "v_part",
+    "p_table", "p_archive", "p_queue", "p_part", "p_sequence", "v_piece", "v_part",
     "v_piece.piece", "v_tail.part", "v_cut", "v_last + 10 * p_rows",
     "commandbus.part_begin(v_tail.first_id)", "v_run.o_below",
     "commandbus.part_begin(v_run.o_first)", "v_right.privilege_type",

@@ -74,3 +74,52 @@ async def test_ended_commands_and_their_archived_messages_are_late_until_they_ar
     for kind in ("archives", "commands"):
         await db.rows("select commandbus.prune_due(%s, %s, now(), 1000)", kind, DOMAIN)
     assert await behind(db) == []
+
+
+async def test_replies_are_late_where_they_wait_where_they_were_archived_and_in_the_inbox(
+    db: Session,
+) -> None:
+    await db.put("COMPLETED")
+    await db.rows("delete from commandbus.command_bus_retention")
+    await rule(db, "replies")
+    assert await behind(db) == []
+    old = "now() - interval '12 days'"
+    for make in (
+        f"update pgmq.q_payments__replies set enqueued_at = {old}",
+        f"insert into pgmq.a_payments__replies (msg_id, vt, archived_at) values (1, now(), {old})",
+        "insert into commandbus.command_bus_reply_inbox (domain, command_id, reply, published_at)"
+        f" values ('payments', gen_random_uuid(), '{{}}', {old})",
+    ):
+        await db.rows(make)
+        assert await behind(db) == ["replies"], make
+        await db.rows("select commandbus.prune_due('replies', %s, now(), 1000)", DOMAIN)
+        assert await behind(db) == []
+
+
+async def test_messages_in_parts_are_late_also_behind_what_is_kept(db: Session) -> None:
+    parked = await db.put("IN_TROUBLESHOOTING_QUEUE")
+    await db.rows("update commandbus.command_bus_setting set value = '20' where name ~ '^archive_'")
+    old = "now() - interval '40 days'"
+    messages = (
+        "insert into pgmq.a_payments__commands (msg_id, vt, archived_at, message)"
+        f" select nextval('pgmq.q_payments__commands_msg_id_seq'), now(), {old},"
+        " jsonb_build_object('command_id', coalesce(%s::uuid, gen_random_uuid()))"
+        " from generate_series(1, %s)"
+    )
+    tend = "select o_did from commandbus.tend_archives()"
+    await db.rows(messages, parked.command_id, 3)
+    await db.rows(f"update pgmq.a_payments__commands set archived_at = {old}")
+    for _ in range(3):
+        await db.rows(messages, None, 20)
+        while await db.value(tend):
+            pass
+    await rule(db, "archives")
+    while await db.value(tend):
+        pass
+    await db.rows(messages, None, 5)  # young parts, old messages
+    look = "select count(*) from commandbus.retention_behind(null, 4) where kind = 'archives'"
+    assert await db.value(look) == 1
+    await db.rows("select commandbus.prune_due('archives', %s, now(), 1000)", DOMAIN)
+    assert await db.value(look) == 0
+    kept = "select count(*) from pgmq.a_payments__commands where message ->> 'command_id' = %s"
+    assert await db.value(kept, str(parked.command_id)) == 4

@@ -149,12 +149,14 @@ class Retention:
         if domain is None and older_than is None and "audit" in wanted and not dry_run:
             results += await self.tend_audit(operator=actor, seconds=seconds)
         in_archives = [kind for kind in wanted if kind in ("archives", "replies")]
+        dropped = {}
         if older_than is None and in_archives and not dry_run:
-            results += await self.tend_archives(domain=domain, kinds=in_archives, seconds=seconds)
+            gone = await self.tend_archives(domain=domain, kinds=in_archives, seconds=seconds)
+            dropped = {(each.domain, each.kind): each.pruned for each in gone}
         for due in await self._due(domain, oldest):
             if due.kind not in wanted:
                 continue
-            result = due
+            result = replace(due, pruned=dropped.get((due.domain, due.kind), {}))
             if dry_run:
                 params = (due.domain, due.kind, due.before)
                 counts = await self._store.gateway.patient.rows(

@@ -147,9 +147,8 @@ begin
     if v_queue is null or v_archive is null then
         return;
     end if;
-    perform pg_advisory_xact_lock(commandbus.archive_lock(v_physical));
     -- the parts that are there stay there
-    execute format('lock table only %s in row exclusive mode', v_archive);
+    perform pg_advisory_xact_lock(commandbus.archive_lock(v_physical));
     for v_piece in
         select p.* from commandbus.archive_pieces(v_archive) p where p.first_id >= v_first order by p.first_id
     loop

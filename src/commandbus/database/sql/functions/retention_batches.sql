@@ -199,11 +199,10 @@ begin
              where c.domain = v_due.domain and c.batch_id is null and c.updated_at < v_due.before
                and c.status in ('COMPLETED', 'CANCELED', 'FAILED');
         elsif v_due.kind = 'archives' and commandbus.queue_exists(v_due.domain || '.commands') then
-            -- what is kept in parts of its own is in use
             for v_piece in
                 select p.piece from commandbus.archive_pieces(to_regclass('pgmq.' || quote_ident(
                            'a_' || commandbus.physical_queue(v_due.domain || '.commands')))) p
-                 where not p.is_kept order by p.first_id
+                 order by p.first_id
             loop
                 execute format($q$
                     select min(a.archived_at)
@@ -217,6 +216,8 @@ begin
                 exit when oldest is not null;
             end loop;
         elsif v_due.kind = 'replies' then
+            oldest := (select min(i.published_at) from commandbus.command_bus_reply_inbox i
+                        where i.domain = v_due.domain and i.published_at < v_due.before);
             for v_table in select t from commandbus.reply_tables(v_due.domain) t loop
                 execute format(
                     'select least($3, min(q.%1$I)) from (select * from pgmq.%2$I m order by %3$s limit $2) q where %4$s',
