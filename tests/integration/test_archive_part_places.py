@@ -73,6 +73,7 @@ async def divided(bus: CommandBus, conn: Connection) -> list[TupleRow]:
     return found
 
 
+@pytest.mark.long
 async def test_a_backup_has_all_parts_and_they_are_tended_where_it_is_restored(
     divided: list[TupleRow], conn: Connection, dsn: str, empty_dsn: str, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ async def test_a_domain_whose_archive_is_in_parts_moves_there_and_back(
         await bus.upkeep.tend_archives()
 
 
+@pytest.mark.long
 async def test_an_installation_with_archives_in_parts_is_dropped_whole(
     divided: list[TupleRow], conn: Connection, dsn: str
 ) -> None:
@@ -145,6 +147,7 @@ async def test_an_installation_with_archives_in_parts_is_dropped_whole(
     assert left == []
 
 
+@pytest.mark.long
 async def test_parts_are_emptied_for_tests_of_django_and_work_on(
     divided: list[TupleRow], conn: Connection, bus: CommandBus
 ) -> None:
