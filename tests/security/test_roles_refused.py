@@ -117,6 +117,7 @@ FOR_SOME: list[tuple[str, set[str]]] = [
     ("select * from commandbus.settle_commands('shop', '{}')", {"worker"}),
     ("select commandbus.claim_chore('x', '1 hour')", {"worker"}),
     ("select commandbus.prune_due('audit', 'shop', 'infinity', 1)", {"worker"}),
+    ("select * from commandbus.tend_archives()", {"worker"}),
     ("select commandbus.command_payload('shop', gen_random_uuid())", {"operator", "api"}),
     ("select * from commandbus.list_troubleshooting('shop', null, 1, 0)", {"operator", "api"}),
     ("select commandbus.operator_retry('shop', '{}')", {"operator", "api"}),
@@ -236,6 +237,43 @@ async def test_a_worker_cannot_prune_more_than_the_rules_say(
                         "select commandbus.prune_due(%s, %s, %s, 100000)", (what, domain, until)
                     )
         assert await (await owner.execute(count.encode())).fetchall() == before
+
+
+async def test_a_worker_looks_after_parts_of_archives_and_reads_none(
+    database: RoledDatabase, shop: Shop
+) -> None:
+    size = "update commandbus.command_bus_setting set value = '%s' where name = 'archive_part_rows'"
+    async with database.connect("worker") as conn, database.connect("migrator") as owner:
+        await owner.execute((size % 20).encode())
+        await owner.execute("select commandbus.ensure_domain('grown')")
+        gone = 0
+        for _ in range(4):
+            await owner.execute(
+                "insert into pgmq.a_grown__commands (msg_id, vt, archived_at, message)"
+                " select nextval('pgmq.q_grown__commands_msg_id_seq'), now(),"
+                " now() - interval '9 days', '{}' from generate_series(1, 20)"
+            )
+            await owner.execute("select commandbus.set_retention('grown', 'archives', '1 day')")
+            for _ in range(5):
+                row = await (
+                    await conn.execute("select o_gone from commandbus.tend_archives('grown')")
+                ).fetchone()
+                gone += (row and row[0]) or 0
+        found = await (
+            await owner.execute(
+                "select piece::text from commandbus.archive_pieces('pgmq.a_grown__commands')"
+            )
+        ).fetchall()
+        await owner.execute((size % 250_000).encode())
+        assert gone >= 40
+        assert len(found) > 1
+        for (part,) in found:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await conn.execute(f"select * from {part}".encode())
+        differences = await (
+            await owner.execute("select problem from commandbus.role_differences()")
+        ).fetchall()
+        assert [each for (each,) in differences if "grown" in each] == []
 
 
 @pytest.mark.parametrize("role", ["sender", "worker", "api"])
