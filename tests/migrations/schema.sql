@@ -1380,7 +1380,7 @@ function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NU
 function commandbus.grow_audit() returns text
     plpgsql, volatile, body 5fa2ece8ebf48e415e624186377f9095
 function commandbus.grow_parts(p_table regclass, p_key text, p_sequence regclass, p_rows bigint, p_prefix text, p_options text, OUT o_did text, OUT o_part regclass) returns record
-    plpgsql, volatile, set lock_timeout=250ms, body 9e8224870dcb5ebc7524df1c95ec0ca1
+    plpgsql, volatile, set lock_timeout=250ms, body 70edefb332721c74dfce6690087163fc
 function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean
@@ -1433,6 +1433,8 @@ function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns voi
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body d4d1ce9f030b2ebc0b3bd58c48e1a5a2
+function commandbus.kept_events_after(p_after bigint, p_limit integer) returns integer
+    sql, stable, body 7a3906dc85e7b436f2982776abfcc9d8
 function commandbus.key_figures(p_domain text, OUT open_keys bigint, OUT blocked_keys bigint, OUT blocked_seconds double precision) returns record
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4366c2492ca00af30bb4709324cd0d84
 function commandbus.key_places(p_domain text, p_command_ids uuid[], p_keys text[], p_numbers bigint[], p_due timestamp with time zone[]) returns timestamp with time zone[]
@@ -1676,7 +1678,7 @@ function commandbus.protect_audit_part(p_part regclass) returns void
 function commandbus.prove_console_session(p_session_id uuid) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0c2e3a8d306789f1f5e57c0d0400c1a0
 function commandbus.prune_archived(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text, p_spares_quick boolean, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 4194e3eb7b2d72085aa666ddccd716bc
+    plpgsql, volatile, body 0de4c8284e705ca16a460a391ed27a95
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 477e1d40703a9d8cda8fd6b35b345b37
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -1686,7 +1688,7 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ea6aefb819703e06bac06072e84eae7f
 function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdb9825494c0677bba0313b0f912cf40
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ed6dd940aeea095a3b0f0012a9a4356d
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
@@ -1878,7 +1880,7 @@ function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint
 function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 44f5d5788a3d73048872ce38f0d21ac6
 function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
-    plpgsql, stable, body fb0de89801caa53de179ed8826e487f7
+    plpgsql, stable, body 15ca04f3b97f98860f87937761d1b430
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 061855cd1862ce9392a6f73a384b8209
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -2038,7 +2040,7 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
 function commandbus.tend_archives(p_domain text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_kinds text[] DEFAULT NULL::text[], OUT o_did text, OUT o_archive text, OUT o_domain text, OUT o_kind text, OUT o_gone bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6b2b4ab1bcae811a0feed40b8ade675b
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 71b7453150f56df2701600762c6dd0c7
 function commandbus.tend_audit(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9d94a84f7fc65bc1465edabf2bd0c7b9
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer

@@ -234,6 +234,27 @@ async def test_parts_that_fill_quickly_are_left_to_be_dropped(db: Session, bus: 
     ) == 0, "what is overdue is not waited for"  # fmt: skip
 
 
+async def test_what_was_kept_goes_once_it_has_ended_though_all_other_parts_fill_quickly(
+    db: Session, bus: CommandBus
+) -> None:
+    await tend(db)
+    held = await db.put("IN_TROUBLESHOOTING_QUEUE")
+    await as_old(db)
+    await filled(db, age="31 minutes")
+    await bus.upkeep.set_retention("audit", timedelta(minutes=30))
+    assert await bus.upkeep.tend_audit()
+    assert await trail(db, held.command_id) == 4
+    await filled(db, age="20 minutes")
+    due = "select commandbus.prune_due('audit', %s, now(), 1000)"
+    await db.rows(due, DOMAIN)
+    assert await trail(db, held.command_id) == 4
+
+    await db.rows("update commandbus.command_bus_command set status = 'CANCELED'")
+    await db.rows(due, DOMAIN)
+
+    assert await trail(db, held.command_id) == 0
+
+
 async def test_an_id_whose_history_was_dropped_is_still_known(db: Session, bus: CommandBus) -> None:
     await tend(db)
     ended = await db.put("COMPLETED")

@@ -190,6 +190,17 @@ begin
     end if;
 end $$;
 
+-- How many of the next p_limit events are in parts of what is kept, which come before all others. These are pruned row by
+-- row in pages of their own, however quickly the other parts fill: what ended has no other way to go.
+create or replace function commandbus.kept_events_after(p_after bigint, p_limit int) returns int
+language sql stable as $$
+    select count(*)::int
+      from (select a.audit_id from commandbus.command_bus_audit a
+             where a.audit_id > p_after order by a.audit_id limit p_limit) s
+      join (select p.first_id, p.below_id from commandbus.audit_parts() p where p.is_kept) k
+        on s.audit_id >= k.first_id and s.audit_id < k.below_id
+$$;
+
 -- Where pruning by the rows goes on: not in parts that fill so quickly that they will be dropped within a tenth of
 -- the time, or ten minutes, after the rule wants it. What is overdue by more is pruned by rows.
 create or replace function commandbus.after_quick_parts(p_after bigint, p_before timestamptz) returns bigint

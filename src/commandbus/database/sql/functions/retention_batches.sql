@@ -132,6 +132,7 @@ declare
          where r.kind = case p_what when 'batches' then 'commands' else p_what end
            and r.domain in (p_domain, '*')
          order by r.domain = '*' limit 1);
+    v_kept   int;
 begin
     o_pruned := '{}';
     o_is_done := true;
@@ -142,10 +143,16 @@ begin
     v_before := least(v_before, p_before);
     case p_what
     when 'audit' then
-        select p.* into o_pruned, o_after, o_is_done
-          from commandbus.prune_audit(
-               p_domain, v_before, p_limit,
-               commandbus.after_quick_parts(coalesce(p_after, '0')::bigint, v_before)::text, p_actor) p;
+        v_kept := commandbus.kept_events_after(coalesce(p_after, '0')::bigint, p_limit);
+        if v_kept > 0 then
+            select p.o_pruned, p.o_after, false into o_pruned, o_after, o_is_done
+              from commandbus.prune_audit(p_domain, v_before, v_kept, p_after, p_actor) p;
+        else
+            select p.* into o_pruned, o_after, o_is_done
+              from commandbus.prune_audit(
+                   p_domain, v_before, p_limit,
+                   commandbus.after_quick_parts(coalesce(p_after, '0')::bigint, v_before)::text, p_actor) p;
+        end if;
     when 'archives' then
         select p.* into o_pruned, o_after, o_is_done
           from commandbus.prune_archived(p_domain, v_before, p_limit, p_after, true) p;
