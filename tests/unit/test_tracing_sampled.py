@@ -354,7 +354,7 @@ def test_a_dropped_context_is_one_however_it_is_looked_at() -> None:
         lambda each: {} | each, lambda each: each.copy(), lambda each: list(each.items()),
         lambda each: list(each.values()), lambda each: list(each.keys()),
         lambda each: list(reversed(each)), lambda each: context.set_value("a", "b", each),
-        lambda each: baggage.get_all(each), lambda each: each != {}, lambda each: bool(each),
+        baggage.get_all, lambda each: each != {}, bool,
     ]  # fmt: skip
     for look in looks:
         made = new()

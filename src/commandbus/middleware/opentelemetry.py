@@ -58,8 +58,8 @@ if type(_runtime).__name__ == "ContextVarsRuntimeContext":
     _variable = getattr(_runtime, "_current_context", None)
     if isinstance(_variable, ContextVar):
         _attach, _current = _variable.set, _variable.get
-#: An attempt whose context is attached: the token, the context, and what its reply carries; None: the
-#: propagators say it.
+#: An attempt whose context is attached: the token, the context, and what its reply carries; None:
+#: the propagators say it.
 _Begun = tuple[Any, Context, dict[str, str] | None]
 _Read = tuple[TextMapPropagator, str | None, Sent]
 Relation = Literal["auto", "parent", "link"]
@@ -194,8 +194,8 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
         call.state[self] = span
         call.tells_success = True
         context = trace.set_span_in_context(span, sent.baggage)
-        known = None if command.reply_to is None else _carried_with(span, sent)
-        return contexts.attach(context), context, known
+        onward = None if command.reply_to is None else _carried_with(span, sent)
+        return contexts.attach(context), context, onward
 
     def leave(self, call: Call, entered: _Begun) -> None:
         """The handler has ended; its span ends with the attempt."""

@@ -35,6 +35,8 @@ _NO_STATE = TraceState()
 (_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
 _new = object.__new__
 _new_dict: Callable[[Any], Any] = dict.__new__
+#: Not a secret: which traces are looked at.
+_throws = random.Random()  # noqa: S311
 
 
 class DroppedSpan(NonRecordingSpan):
@@ -172,9 +174,7 @@ class Sampling:
         context._sent = sent
         return context
 
-    def dropped_root(
-        self, trace_id: int | None = None
-    ) -> tuple[Any, int, TraceFlags, TraceState]:
+    def dropped_root(self, trace_id: int | None = None) -> tuple[Any, int, TraceFlags, TraceState]:
         """What is known of a dropped span that begins a trace."""
         if trace_id is None:
             trace_id = self._trace_id(is_recorded=False)
@@ -191,7 +191,7 @@ class Sampling:
         trace_id: int = self._real.id_generator.generate_trace_id()
         if (trace_id & _LOW < bound) == is_recorded:
             return trace_id
-        low = random.randrange(bound) if is_recorded else random.randrange(bound, _LOW + 1)
+        low = _throws.randrange(bound) if is_recorded else _throws.randrange(bound, _LOW + 1)
         return trace_id & ~_LOW | low
 
     def _learn(self) -> Any:
@@ -219,7 +219,7 @@ def _draw_gap(bound: int) -> int:
         return sys.maxsize
     if ratio >= 1:
         return 0
-    return min(int(math.log(1 - random.random()) / math.log1p(-ratio)), sys.maxsize)
+    return min(int(math.log(1 - _throws.random()) / math.log1p(-ratio)), sys.maxsize)
 
 
 def _are_random(ids: Any) -> bool:

@@ -62,8 +62,10 @@ def is_blank(scope: Scope) -> bool:
     names = _attributes(scope) | _attributes(new)
     if not all(_has(each, name) for each in (scope, new) for name in names):
         return False
-    return type(scope) is Scope and type(scope.client) is type(new.client) and all(
-        getattr(scope, name) == getattr(new, name) for name in names - _INCIDENTAL
+    return (
+        type(scope) is Scope
+        and type(scope.client) is type(new.client)
+        and all(getattr(scope, name) == getattr(new, name) for name in names - _INCIDENTAL)
     )
 
 
