@@ -17,7 +17,7 @@ from commandbus.middleware.sentry import Sentry
 from commandbus.testing import fake_bus, run_until_idle
 
 #: So many that what is done once for a worker does not count.
-COMMANDS = 1_000
+COMMANDS = 300
 #: Where the calls are that middleware adds to an attempt: in ours, and in the SDKs.
 PLACES = ("/commandbus/middleware/", "/opentelemetry/", "/sentry_sdk/")
 
@@ -51,4 +51,4 @@ async def test_a_command_that_nobody_records_costs_few_calls() -> None:
     provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0))
     calls = await calls_of([OpenTelemetry(tracer_provider=provider), Sentry()])
     assert calls["OpenTelemetry.enter"] == calls["Sentry.enter"] == 1
-    assert calls.total() <= 11, calls
+    assert calls.total() <= 9, calls

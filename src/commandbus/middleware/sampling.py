@@ -35,8 +35,8 @@ _NO_STATE = TraceState()
 (_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
 _new = object.__new__
 _new_dict: Callable[[Any], Any] = dict.__new__
-#: Not a secret: which traces are looked at.
-_throws = random.Random()  # noqa: S311
+#: That of the system: it is the same in no two processes, however they were forked.
+_throws = random.SystemRandom()
 
 
 class DroppedSpan(NonRecordingSpan):
