@@ -373,6 +373,16 @@ async def test_rows_of_a_part_that_will_soon_be_dropped_are_left_alone_until_the
     assert await db.value(first) == 0
 
 
+async def test_rows_of_a_part_that_should_have_been_dropped_long_ago_are_pruned(
+    db: Session, bus: CommandBus
+) -> None:
+    await filled(db, age="55 minutes")
+    await tend(db)
+    await bus.upkeep.set_retention("archives", timedelta(minutes=30))
+    await db.rows("select commandbus.prune_due('archives', %s, now(), 1000)", DOMAIN)
+    assert await count(db) == 1
+
+
 async def test_pruning_by_rows_goes_from_part_to_part_in_chunks(db: Session) -> None:
     await filled(db)
     after, seen = None, []
