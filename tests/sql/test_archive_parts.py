@@ -277,6 +277,37 @@ async def test_a_part_stays_unless_the_rule_of_its_domain_wants_all_of_it_gone(
     assert await count(db) == 4 * SIZE + 1
 
 
+async def test_parts_without_messages_go_without_a_rule(db: Session, bus: CommandBus) -> None:
+    await filled(db)
+    await db.rows(f"delete from {ARCHIVE} where msg_id > {SIZE} and msg_id <= {4 * SIZE}")
+    before = len(await parts(db))
+    assert await ended(bus) == {}
+    assert len(await parts(db)) < before
+    assert await count(db) == SIZE + 1
+
+
+async def test_parts_behind_one_that_stays_go_and_what_was_kept_before_it_stays_its_own(
+    db: Session, bus: CommandBus
+) -> None:
+    held = await db.put("IN_TROUBLESHOOTING_QUEUE")
+    await as_old(db)
+    await filled(db)
+    await bus.upkeep.set_retention("archives", 30 * DAY)
+    await ended(bus)
+    await db.value("select pgmq.send('payments__commands', '{}', 600)")
+    await bus.upkeep.clear_retention("archives")
+    await filled(db)
+    await db.rows(LOOK_AGAIN)
+    await as_old(db)
+    await bus.upkeep.set_retention("archives", 30 * DAY)
+
+    assert (await ended(bus))["archived messages"] > 0
+
+    kinds = [row["is_kept"] for row in await db.rows(PIECES)]
+    assert kinds[:3] == [True, False, True], "the live message is between"
+    assert await count(db, f"message ->> 'command_id' = '{held.command_id}'") == 1
+
+
 async def test_one_young_message_keeps_its_part(db: Session, bus: CommandBus) -> None:
     await filled(db)
     await db.rows(f"update {ARCHIVE} set archived_at = now() where msg_id = 3")
@@ -311,8 +342,9 @@ async def test_archives_of_replies_that_were_none_go_by_their_own_rule(
     db: Session, bus: CommandBus
 ) -> None:
     await bus.upkeep.clear_retention("replies")
+    waits = await db.put("PENDING")  # what it was answered too early is not kept for it
     for _ in range(4):
-        await archive(db, SIZE, queue="payments__replies")
+        await archive(db, SIZE, queue="payments__replies", of=waits.command_id)
         await tend(db)
     await bus.upkeep.set_retention("archives", 30 * DAY)
     assert await ended(bus) == {}
@@ -385,6 +417,11 @@ async def test_rows_of_a_part_that_should_have_been_dropped_long_ago_are_pruned(
 
 async def test_pruning_by_rows_goes_from_part_to_part_in_chunks(db: Session) -> None:
     await filled(db)
+    # the later parts have older messages
+    await db.rows(
+        f"update {ARCHIVE} set archived_at = archived_at - msg_id * interval '1 minute'"
+        " where archived_at < now() - interval '1 day'"
+    )
     after, seen = None, []
     while True:
         row = (await db.rows(
@@ -439,8 +476,9 @@ async def test_a_domain_that_moves_keeps_its_archive_as_it_is(db: Session, bus: 
     await db.rows("delete from commandbus.command_bus_move")
     await filled(db)
     await bus.upkeep.set_retention("archives", 30 * DAY)
+    await archive(db, 3 * SIZE)
     await db.rows(MOVE, uuid4())
-    assert await ended(bus) == {}
+    assert await tend(db) == []
     await db.rows("delete from commandbus.command_bus_move")
     assert await ended(bus)
 

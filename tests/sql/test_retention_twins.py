@@ -198,7 +198,7 @@ async def test_a_page_of_the_archive_ends_between_two_messages_of_the_same_insta
     for msg_id in msg_ids:  # what is parked stays, and is passed by
         (row,) = await db.rows(prune, DOMAIN, after)
         after = row["o_after"]
-        assert after.endswith(f"/{msg_id}")
+        assert after.split("/")[1] == str(msg_id)
     (row,) = await db.rows(prune, DOMAIN, after)
     assert row["o_is_done"]
 
