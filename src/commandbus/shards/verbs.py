@@ -32,9 +32,11 @@ from commandbus.shards.merging import (
     group_list,
     groups,
     joined,
+    known,
     limits_status,
     of_domains,
     of_domains_by_name,
+    of_id,
     one_group,
     ordered,
     paged,
@@ -139,7 +141,7 @@ async def _audit_trail(call: Call) -> Any:
     domain, wanted = domain_first(given["given"], given["domain"], given["command_id"])
     if domain is not None:
         return await _where_it_is(call, domain, lambda bus: bus.get_command(domain, wanted))
-    return await ordered(lambda event: event.ts)(call)
+    return sorted(await known(call, wanted), key=lambda event: event.ts)
 
 
 async def _of_command(call: Call) -> Any:
@@ -156,7 +158,7 @@ async def _of_batch(call: Call) -> Any:
 
 async def _where_it_is(call: Call, domain: str, read: Callable[[Any], Awaitable[Any]]) -> Any:
     name = call.sharded.shard_of(domain)
-    shard = await call.sharded.shard(name)
+    shard = await call.sharded.trying(name)
     with named(call.sharded, name):
         is_here = await read(shard) is not None
     if not is_here:
@@ -164,7 +166,8 @@ async def _where_it_is(call: Call, domain: str, read: Callable[[Any], Awaitable[
         # refuse what is asked of one that does.
         with suppress(DatabaseUnavailableError):
             name = await call.first(read, "it") or name
-    return await call.at(name, waits=True)
+    with named(call.sharded, name):
+        return await call.on(await call.sharded.trying(name))
 
 
 async def _check(call: Call) -> None:
@@ -275,8 +278,8 @@ RULES: dict[str, Rule] = {
     "search.commands": paged("commands", by_time_then_id),
     "search.audit": paged("audit", by_event),
     "search.people": paged("people", by_event),
-    "search.domains": unique,
-    "search.identify": joined,
+    "search.domains": of_id("command_id"),
+    "search.identify": of_id("some_id"),
     "troubleshooting.page": paged("parked", by_time_then_id, oldest),
     "troubleshooting.counts": added,
     "troubleshooting.groups": groups,
