@@ -20,7 +20,7 @@ class Leaving:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def within(self, seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """What the work gives; TimeoutError after so many seconds, whatever it does then."""
+        """What the work gives; TimeoutError after these seconds, whatever it does then."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -29,7 +29,7 @@ from commandbus.models import Reply
 from commandbus.opening import Opening
 from commandbus.settings import Settings
 from commandbus.shards.bus import ShardedBus
-from commandbus.shards.call import Call, arguments_of, ask_all, find
+from commandbus.shards.call import Call, arguments_of, ask_all, find, named
 from commandbus.shards.following import wait_reply
 from commandbus.shards.map import ShardMap
 from commandbus.shards.merging import Looking, Tailing, every
@@ -153,17 +153,26 @@ class SpanningBus(CommandBus):
         call = self._call(path, inspect.signature(find(self._blank, path)), args, kwargs)
         domain = call.given.get("domain")
         if domain is not None:
-            shard = await self.sharded.on(domain)
-            stream = find(shard, path)(*args, **kwargs)
+            stream: AsyncGenerator[Any] = self._stream_of(domain, path, args, kwargs)
         elif path in {"search.every_command", "search.every_event"}:
             pages = self.sharded.pages
             read = pages.commands if path.endswith("command") else pages.audit
-            stream = every(partial(read, **kwargs))
+            stream = cast("AsyncGenerator[Any]", every(partial(read, **kwargs)))
         else:
             refuse(path, "name a domain")
         async with aclosing(stream):
             async for item in stream:
                 yield item
+
+    async def _stream_of(
+        self, domain: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncGenerator[Any]:
+        name = self.sharded.shard_of(domain)
+        shard = await self.sharded.trying(name)
+        with named(self.sharded, name):
+            async with aclosing(find(shard, path)(*args, **kwargs)) as stream:
+                async for item in stream:
+                    yield item
 
     @asynccontextmanager
     async def _block(self, path: str, domain: str, **kwargs: Any) -> AsyncIterator[Any]:
@@ -206,7 +215,8 @@ class SpanningBus(CommandBus):
             if domain is None:
                 return await ask_all(self.sharded, read)
             name = self.sharded.shard_of(domain)
-            return Everywhere({name: await read(await self.sharded.on(domain))}, {})
+            with named(self.sharded, name):
+                return Everywhere({name: await read(await self.sharded.trying(name))}, {})
 
         return ask
 
