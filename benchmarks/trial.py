@@ -20,8 +20,8 @@ from benchmarks.server import Reading, Server
 LOOK_SECONDS = 0.002
 #: The same, when single commands are timed.
 CLOSE_LOOK_SECONDS = 0.0005
-#: A worker has begun when it has started this number: by then its connections have planned what they
-#: run, and what they read of the catalogue is in their caches.
+#: A worker has begun when it has started this number. Its connections have planned what they run
+#: by then, and what they read of the catalogue is in their caches.
 WARM = 100
 #: Rounds of the idle latency end after so long, for a system that takes seconds for each.
 ROUNDS_SECONDS = 6.0
