@@ -15,6 +15,7 @@ from commandbus.cli.output import ExitCode
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.models import BatchCommand
 from commandbus.names import new_id
+from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
 from commandbus.shards import ShardedBus, ShardMap, SpanningBus, apply_map, silence
 from faults.servers import free_port
@@ -43,6 +44,7 @@ async def test_a_send_is_repeated_until_its_shard_can_be_opened(dsn: str, empty_
         with pytest.raises(DatabaseUnavailableError, match="safe to send it again") as refused:
             await bus.send("mail", "Post", new_id(), {})
         assert refused.value.may_repeat
+        assert "REDACTED" not in redact_text(str(refused.value))
         assert refused.value.shard == "two"
         sent, created = ([BatchCommand("Post", new_id(), {})] for _ in range(2))
         waiting = [
