@@ -17,7 +17,7 @@ from commandbus.models import BatchCommand
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
-from commandbus.shards import ShardedBus, ShardMap, SpanningBus, apply_map, silence
+from commandbus.shards import ShardedBus, ShardMap, SpanningBus, apply_map, silence, verbs
 from faults.servers import free_port
 from tests.http_world import app_of, client_of, problem
 from tests.integration.test_several_hosts import door_to
@@ -164,3 +164,26 @@ async def test_what_a_generator_gave_is_not_lost_when_its_domain_has_moved(
         except DatabaseUnavailableError:
             await bus.send_many("mail", (each for each in given))
         assert len((await bus.search.commands(domain="mail")).items) == 3
+
+
+async def test_a_home_shard_that_stands_still_does_not_hold_up_requests_for_others(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verbs, "HOME_SECONDS", 0.05)
+    async with (
+        SpanningBus.over(map_of(dsn, empty_dsn), settings=QUICK) as bus,
+        client_of(app_of(bus)) as client,
+    ):
+        home, answered = await bus.sharded.shard("one"), asyncio.Event()
+        await bus.send("mail", "Post", new_id(), {})
+
+        async def count(*args: object, **kwargs: object) -> None:
+            await answered.wait()
+
+        monkeypatch.setattr(home.governance, "count_request", count)
+        try:
+            found = await asyncio.wait_for(client.get("/api/v1/commands?domain=mail"), 5)
+            assert len(found.json()["items"]) == 1
+            assert bus.sharded.silence.why("one")
+        finally:
+            answered.set()

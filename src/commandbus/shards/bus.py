@@ -53,8 +53,9 @@ class ShardedBus(MergedReads):
         self._connect = connect
         self._doors = Doors(lambda name: Opening(partial(self._begin, name)))
         #: Shards that do not answer, and are left out of reads over all.
-        self._leaving = Leaving()
-        self.silence = Silence(self._look, self._leaving)
+        #: Reads that took too long.
+        self.leaving = Leaving()
+        self.silence = Silence(self._look, self.leaving)
         #: What the databases were told, as it was when it was read last.
         self._records: dict[str, ShardRecord] = {}
         self._is_closed = False
@@ -210,7 +211,7 @@ class ShardedBus(MergedReads):
                 missing[name] = why
                 return
             try:
-                found[name] = await self._leaving.within(deadline, answer(name))
+                found[name] = await self.leaving.within(deadline, answer(name))
             except DatabaseError as error:
                 missing[name] = str(error)
                 self._note_silence(name, error)
@@ -301,4 +302,4 @@ class ShardedBus(MergedReads):
         self._is_closed = True
         await self.silence.close()
         await self._doors.close()
-        await self._leaving.close()
+        await self.leaving.close()

@@ -114,9 +114,21 @@ class Call:
         with named(self.sharded, name):
             return await self.on(shard)
 
-    async def home(self) -> Any:
-        """The same call on the shard that has what belongs to no domain."""
-        return await self.at(self.sharded.map.home_shard)
+    async def home(self, *, within: float | None = None) -> Any:
+        """The same call on the shard that has what belongs to no domain; in these seconds, if any
+        are given, or it is taken for silent.
+        """
+        name = self.sharded.map.home_shard
+        if within is None:
+            return await self.at(name)
+        try:
+            return await self.sharded.leaving.within(within, self.at(name))
+        except TimeoutError:
+            why = f"shard {name!r}: no answer within {within:g} s"
+            self.sharded.silence.begin(name, why)
+            error = DatabaseUnavailableError(why)
+            error.shard = name
+            raise error from None
 
     async def everywhere(self) -> Everywhere[Any]:
         """The same call on all shards; those that are missing are noted."""
