@@ -76,6 +76,8 @@ async def test_merged_answers_name_the_shard_that_is_missing(client: httpx2.Asyn
     metrics = (await client.get("/metrics")).text
     assert 'domain="mail"' in metrics
     assert 'domain="payments"' in metrics
+    assert 'commandbus_shard_up{shard="one"} 1.0' in metrics
+    assert 'commandbus_shard_up{shard="down"} 0.0' in metrics
 
 
 async def test_what_is_of_one_database_is_refused_with_an_explanation(

@@ -119,3 +119,9 @@ async def settings_overview(call: Call) -> Any:
     others = {each: "its settings are its own" for each in call.sharded.map.shards if each != name}
     note(others)
     return replace(found, database=f"{found.database} (shard {name})")
+
+
+async def who_answers(call: Call) -> dict[str, bool]:
+    """Whether each shard does; who scrapes sees no names of missing ones beside the figures."""
+    seen = await call.sharded.everywhere(lambda bus: bus.check())
+    return {name: name in seen.found for name in call.sharded.map.shards}

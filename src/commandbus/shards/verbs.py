@@ -335,6 +335,7 @@ RULES: dict[str, Rule] = {
     "upkeep.figures.domain_names": unique,
     "upkeep.figures.domains": of_domains,
     "upkeep.figures.limits": joined,
+    "upkeep.figures.shards": checkups.who_answers,
     "upkeep.figures.governed": joined,
     "upkeep.figures.statuses": added,
     "upkeep.figures.overview": of_domains,

@@ -212,12 +212,14 @@ def _refused_send(outcome: Outcome, error: CommandBusError) -> Outcome:
 
     Run again it would be refused again, with all that it does besides.
     """
-    is_known = isinstance(error, DuplicateCommandError)
-    code = "DUPLICATE_COMMAND" if is_known else "SEND_REFUSED"
+    said = redact_text(str(error))
+    failure = Failure("PERMANENT", "SEND_REFUSED", said)
+    if isinstance(error, DuplicateCommandError):
+        failure = Failure("PERMANENT", "DUPLICATE_COMMAND", said)
     return replace(
         outcome,
         kind=OutcomeKind.PARK,
         reason=ParkReason.PERMANENT,
-        failure=Failure("PERMANENT", code, redact_text(str(error))),
+        failure=failure,
         sends=(),
     )
