@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,7 @@ class Call:
             except DomainMovedError as error:
                 await self.sharded.look_at_maps()
                 has_moved = self.sharded.shard_of(domain) != name
-                if any(isinstance(each, Iterator) for each in self.given.values()):
+                if any(isinstance(each, AsyncIterator | Iterator) for each in self.given.values()):
                     raise _on_its_way(error) from error  # what was read of it is gone
                 # The shard that it leaves is told of it first.
                 pause = pauses.next()
