@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,17 @@ from commandbus.models import BatchCommand
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
-from commandbus.shards import ShardedBus, ShardMap, SpanningBus, apply_map, silence, verbs
+from commandbus.shards import (
+    ShardedBus,
+    ShardMap,
+    SpanningBus,
+    apply_map,
+    doors,
+    silence,
+    spanning,
+    verbs,
+)
+from commandbus.transport import TransportMessage
 from faults.servers import free_port
 from tests.http_world import app_of, client_of, problem
 from tests.integration.test_several_hosts import door_to
@@ -101,6 +112,7 @@ async def test_a_read_that_cannot_be_cancelled_is_left_at_the_deadline(
 ) -> None:
     async with ShardedBus.connect(map_of(dsn, empty_dsn), settings=QUICK) as bus:
         slow, answered = await bus.shard("two"), asyncio.Event()
+        await bus.shard("one")
 
         async def read(shard: CommandBus) -> bool:
             if shard is slow:
@@ -110,7 +122,7 @@ async def test_a_read_that_cannot_be_cancelled_is_left_at_the_deadline(
                     await answered.wait()  # as the driver waits for what it has cancelled
             return True
 
-        asking = asyncio.create_task(bus.everywhere(read, deadline=0.1))
+        asking = asyncio.create_task(bus.everywhere(read, deadline=1))
         try:
             await until(asking.done, "the others have answered")
             assert (await asking).found == {"one": True}
@@ -187,3 +199,56 @@ async def test_a_home_shard_that_stands_still_does_not_hold_up_requests_for_othe
             assert bus.sharded.silence.why("one")
         finally:
             answered.set()
+
+
+class Empty:
+    """A transport that nothing comes through; notes who looks."""
+
+    name = "empty"
+
+    def __init__(self) -> None:
+        self.looks: set[str] = set()
+
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
+        raise AssertionError
+
+    async def receive(
+        self, queue: str, *, quantity: int, lease_seconds: int
+    ) -> list[TransportMessage]:
+        self.looks.add(queue)
+        return []
+
+    async def acknowledge(self, queue: str, messages: Sequence[TransportMessage]) -> None:
+        raise AssertionError
+
+    async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
+        raise AssertionError
+
+
+async def test_relay_and_handover_wait_for_their_shard_and_follow_their_domain(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("AGAIN_SECONDS", "FOLLOW_SECONDS"):
+        monkeypatch.setattr(spanning, name, 0.05)
+    monkeypatch.setattr(doors, "SHUT_SECONDS", 0.0)
+    caplog.set_level("INFO", "commandbus.shards")
+    port, queue = free_port(), Empty()
+    shards = map_of(dsn, nowhere(empty_dsn, port))
+    async with SpanningBus.over(shards, settings=QUICK) as bus:
+        working = [
+            asyncio.create_task(bus.batches.relay("mail", queue)),
+            asyncio.create_task(bus.handover("mail", queue, keys=b"k" * 32)),
+        ]
+        await until(lambda: "mail waits" in caplog.text, "the shard was not there")
+        async with door_to(empty_dsn, port):
+            await until(lambda: len(queue.looks) == 2, "they look into the broker")
+            await apply_map(ShardMap(shards.shards, {"mail": "one"}, "one", 2))
+            await until(
+                lambda: caplog.text.count("has moved from shard two") == 2, "they have followed"
+            )
+            queue.looks.clear()
+            await until(lambda: len(queue.looks) == 2, "they look again")
+            assert not any(task.done() for task in working)
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -40,6 +40,7 @@ from commandbus.shards.verbs import BLOCKS, LOCAL, OWN, PARTS, RULES, SPECIAL, S
 if TYPE_CHECKING:
     from commandbus.database.store import Store
     from commandbus.monitoring.monitor import Monitor
+    from commandbus.transport import Transport
 
 #: Between two attempts to reach the shard of a worker, in seconds.
 AGAIN_SECONDS = 2.0
@@ -276,13 +277,39 @@ class SpanningBus(CommandBus):
         """Process the commands of a domain on its shard; while that is down, wait for it. If the
         domain moves, go on where it is then.
         """
+
+        def work(bus: CommandBus) -> Coroutine[Any, Any, None]:
+            return bus.run_worker(domain, **options)
+
+        await self._serve(domain, work, waits=not options.get("until_empty"))
+
+    async def handover(self, domain: str, *args: Any, **options: Any) -> None:
+        """Let another system do the commands of a domain, wherever that is."""
+        await self._serve(domain, lambda bus: bus.handover(domain, *args, **options))
+
+    async def _batches_relay(self, domain: str, queue: Transport, *, drain: bool = False) -> int:
+        if drain:
+            with named(self.sharded, self.sharded.shard_of(domain)):
+                return await (await self.sharded.on(domain)).batches.relay(
+                    domain, queue, drain=True
+                )
+        await self._serve(domain, lambda bus: bus.batches.relay(domain, queue))
+        return 0
+
+    async def _serve(
+        self,
+        domain: str,
+        work: Callable[[CommandBus], Coroutine[Any, Any, object]],
+        *,
+        waits: bool = True,
+    ) -> None:
         while not self._is_stopping.is_set():
             try:
                 name = self.sharded.shard_of(domain)
                 bus = await self.sharded.shard(name)
-                has_ended = await self._work(bus, domain, name, options)
+                has_ended = await self._work(work(bus), domain, name)
             except DatabaseUnavailableError as error:
-                if not error.is_temporary or options.get("until_empty"):
+                if not error.is_temporary or not waits:
                     raise
                 await self._wait_for(domain, error)
             except DomainMovedError as error:
@@ -292,14 +319,12 @@ class SpanningBus(CommandBus):
                 if has_ended:
                     return
 
-    async def _work(
-        self, bus: CommandBus, domain: str, name: str, options: Mapping[str, Any]
-    ) -> bool:
+    async def _work(self, work: Coroutine[Any, Any, object], domain: str, name: str) -> bool:
         """Work on one shard; False if the domain has left it."""
         if domain in self._awaited:
             _log.info("the worker of %s has its shard now", domain)
         self._awaited.discard(domain)
-        working = asyncio.create_task(bus.run_worker(domain, **options))
+        working = asyncio.create_task(work)
         moving = asyncio.create_task(self._moved(domain, name))
         try:
             await asyncio.wait([working, moving], return_when=asyncio.FIRST_COMPLETED)

@@ -394,6 +394,6 @@ CLOSED = frozenset({"governance.close", "upkeep.runs.close"})
 OWN = frozenset({
     "close", "stop", "monitor", "domains", "started_domains", "stuck_domains", "run_worker",
     "connect", "schedules.firing", "upkeep.figures.pool", "upkeep.figures.watch", "search.tail",
-    "upkeep.standing.settings", "wait_reply",
+    "upkeep.standing.settings", "wait_reply", "handover", "batches.relay",
     "call",  # sends, and waits for the reply, by the verbs of this bus
 })  # fmt: skip
