@@ -14,7 +14,9 @@ from commandbus.bus import CommandBus
 from commandbus.cli.main import app
 from commandbus.cli.output import ExitCode
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.models import BatchCommand
+from commandbus.handler import HandlerContext
+from commandbus.handlers.router import Handlers
+from commandbus.models import BatchCommand, Command
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
@@ -199,6 +201,32 @@ async def test_a_home_shard_that_stands_still_does_not_hold_up_requests_for_othe
             assert bus.sharded.silence.why("one")
         finally:
             answered.set()
+
+
+async def test_a_shard_that_refuses_the_login_ends_no_worker_of_another(
+    dsn: str, empty_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "commandbus.shards")
+    absent = make_conninfo(empty_dsn, dbname="absent")
+    handlers = Handlers()
+    for domain in ("payments", "mail"):
+        routes = Handlers(domain)
+
+        @routes.handle("Ask")
+        async def ask(command: Command, context: HandlerContext) -> None: ...
+
+        handlers.include(routes)
+    async with SpanningBus.over(map_of(dsn, absent), settings=QUICK, handlers=handlers) as bus:
+        working = [asyncio.create_task(bus.run_worker(each)) for each in ("mail", "payments")]
+        await until(lambda: "mail waits" in caplog.text, "the database is not there")
+        assert (await bus.call("payments", "Ask", {})).outcome == "SUCCESS"
+        assert not any(task.done() for task in working)
+        await bus.stop()
+        await asyncio.gather(*working)
+    nothing = ShardMap({"two": absent}, {}, "two")
+    async with SpanningBus.over(nothing, settings=QUICK, handlers=handlers) as bus:
+        with pytest.raises(DatabaseUnavailableError, match="does not exist"):
+            await bus.run_worker("mail")
 
 
 class Empty:

@@ -274,14 +274,9 @@ class SpanningBus(CommandBus):
         return sorted(each for bus in self.sharded.open.values() for each in bus.stuck_domains)
 
     async def run_worker(self, domain: str, **options: Any) -> None:
-        """Process the commands of a domain on its shard; while that is down, wait for it. If the
-        domain moves, go on where it is then.
-        """
-
-        def work(bus: CommandBus) -> Coroutine[Any, Any, None]:
-            return bus.run_worker(domain, **options)
-
-        await self._serve(domain, work, waits=not options.get("until_empty"))
+        """Process the commands of a domain where it is; wait for its shard while that is down."""
+        waits = not options.get("until_empty")
+        await self._serve(domain, lambda bus: bus.run_worker(domain, **options), waits=waits)
 
     async def handover(self, domain: str, *args: Any, **options: Any) -> None:
         """Let another system do the commands of a domain, wherever that is."""
@@ -289,10 +284,10 @@ class SpanningBus(CommandBus):
 
     async def _batches_relay(self, domain: str, queue: Transport, *, drain: bool = False) -> int:
         if drain:
-            with named(self.sharded, self.sharded.shard_of(domain)):
-                return await (await self.sharded.on(domain)).batches.relay(
-                    domain, queue, drain=True
-                )
+            name = self.sharded.shard_of(domain)
+            with named(self.sharded, name):
+                shard = await self.sharded.shard(name)
+                return await shard.batches.relay(domain, queue, drain=True)
         await self._serve(domain, lambda bus: bus.batches.relay(domain, queue))
         return 0
 
@@ -309,7 +304,7 @@ class SpanningBus(CommandBus):
                 bus = await self.sharded.shard(name)
                 has_ended = await self._work(work(bus), domain, name)
             except DatabaseUnavailableError as error:
-                if not error.is_temporary or not waits:
+                if not waits or not (error.is_temporary or await self._any_answers()):
                     raise
                 await self._wait_for(domain, error)
             except DomainMovedError as error:
@@ -318,6 +313,10 @@ class SpanningBus(CommandBus):
             else:
                 if has_ended:
                     return
+
+    async def _any_answers(self) -> bool:
+        """Whether there is a shard to work on: then one that refuses us ends nothing."""
+        return bool((await self.sharded.everywhere(lambda bus: bus.check())).found)
 
     async def _work(self, work: Coroutine[Any, Any, object], domain: str, name: str) -> bool:
         """Work on one shard; False if the domain has left it."""
