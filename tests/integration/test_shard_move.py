@@ -180,11 +180,12 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> Callable[
 
 #: What is called, and after which call of it the process is killed; in the order of a move.
 DEATHS = [
-    (".begin_leaving(", 1), (".begin_arriving(", 1), (".put_moved_events(", 1),
-    (".put_moved_rows(", 2), (".note_move(", 1), (".close_leases(", 1), (".mark_frozen(", 1),
-    (".freeze_table(", 40), (".put_moved_rows(", 1), (".put_moved_rows(", 1),
-    (".go_past_numbers(", 1), (".note_move(", 3), (".note_move(", 4), (".adopt_map(", 1),
-    (".adopt_map(", 2), (".note_move(", 1), (".thaw_table(", 3), (".forget_moved_rows(", 3),
+    (".begin_leaving(", 1), (".begin_arriving(", 1), (".mark_frozen(", 1), (".freeze_table(", 10),
+    (".put_moved_events(", 1), (".put_moved_rows(", 2), (".note_move(", 1), (".note_move(", 2),
+    (".close_leases(", 1), (".mark_frozen(", 3), (".freeze_table(", 80), (".put_moved_rows(", 1),
+    (".put_moved_rows(", 1), (".go_past_numbers(", 1), (".note_move(", 3), (".note_verified(", 1),
+    (".adopt_moved_map(", 1), (".adopt_map(", 1), (".note_move(", 1),
+    (".note_move(", 2), (".thaw_table(", 3), (".forget_moved_rows(", 3),
     (".forget_moved_events(", 1), (".note_move(", 3), (".open_leases(", 1),
 ]  # fmt: skip
 
@@ -285,6 +286,7 @@ async def test_nothing_of_a_frozen_domain_can_be_changed(dsn: str, empty_dsn: st
         gateway = there._store.gateway
         await moves.begin_leaving(gateway, "mail", "one")
         (move,) = await moves.open_moves(gateway)
+        await moves.note(gateway, move.move_id, "closing")
         await moves.mark_frozen(gateway, move.move_id)
         for table, parent in await moves.frozen_tables(gateway, "mail"):
             await moves.freeze(gateway, "mail", table, parent)
