@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from commandbus.bus import CommandBus
-from commandbus.database.gateway import Gateway
 from commandbus.errors import (
     DomainMovingError,
     DuplicateCommandError,
@@ -27,6 +25,7 @@ from commandbus.models import BatchCommand, Command, CommandStatus, ReplyOutcome
 from commandbus.names import new_id
 from commandbus.shards import ShardMap, SpanningBus, apply_map, cancel_move, move_domain, moves
 from commandbus.shards.status import shard_states
+from tests.killed_moves import Killed, kill_at
 from tests.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -151,31 +150,6 @@ async def test_domain_moves_with_everything_it_has(dsn: str, empty_dsn: str) -> 
         again = await move_domain(known, "mail", "two")
         assert again.map_version == 3
         assert set((await amounts(dsn)).values()) == {0}
-
-
-class Killed(BaseException):
-    """The process is gone: no code of it runs any more."""
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> Callable[[], None]:
-    """Kill this process after the n-th statement that calls a function has been committed."""
-    run = Gateway._run
-    seen, is_dead = 0, False
-
-    async def counted(self: Gateway, text: LiteralString, *args: Any) -> Any:
-        nonlocal seen, is_dead
-        if is_dead:
-            raise Killed
-        found = await run(self, text, *args)
-        seen += name in text
-        if seen == times:
-            is_dead = True
-            raise Killed
-        return found
-
-    patch = monkeypatch.setattr
-    patch(Gateway, "_run", counted)
-    return lambda: patch(Gateway, "_run", run)
 
 
 #: What is called, and after which call of it the process is killed; in the order of a move.

@@ -67,11 +67,35 @@ def found_by(name: str, what: str, read: Callable[[Any, Any], Awaitable[Any]]) -
 
     async def rule(call: Call) -> Any:
         wanted = check_uuid(call.given[name], name)
-        found = await call.first(lambda bus: read(bus, wanted), f"{what} {wanted}")
-        # One that is nowhere: any shard says so in its own words.
-        return await call.at(found or call.sharded.map.home_shard)
+        seen: dict[str, Any] = {}
+
+        async def look(bus: Any) -> Any:
+            found = await read(bus, wanted)
+            if found is not None:
+                seen[call.sharded.name_of(bus)] = found
+            return found
+
+        place = await call.first(look, f"{what} {wanted}")
+        if place is None:
+            # One that is nowhere: any shard says so in its own words.
+            return await call.at(call.sharded.map.home_shard)
+        return await call.at(await _of_two(call, place, seen[place].domain, look))
 
     return rule
+
+
+async def _of_two(
+    call: Call, place: str, domain: str, look: Callable[[Any], Awaitable[Any]]
+) -> str:
+    """Where a thing is that was found on one shard: while its domain moves it may be on two, and
+    the copy is not the one that counts. What a domain left behind is on the other alone.
+    """
+    home = call.sharded.find(domain)
+    if home is None or home == place:
+        return place
+    with named(call.sharded, home):
+        is_there = await look(await call.sharded.answering(home)) is not None
+    return home if is_there else place
 
 
 async def _ticket(bus: Any, ticket_id: Any) -> Any:
