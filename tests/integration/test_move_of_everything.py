@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 #: What brokers, dispatches and edits of governed children have; other tests move these.
 NOT_HERE = {"command_bus_dispatch", "command_bus_edit", "command_bus_unconfirmed"}
+#: How the server of tests is set up, and a reply that was archived above.
+NOT_OF_DOMAINS = {"DURABILITY_OFF", "AUTOVACUUM_OFF", "REPLIES_REFUSED"}
 QUICK = Settings(user_cooldown_seconds=0, max_user_pending_batches=50, poll_max_seconds=0.05)
 
 
@@ -46,10 +48,10 @@ async def test_a_domain_with_something_of_everything_moves_and_goes_on(
             await go_on(full, dsn)
             seen = await full.bus.sharded.everywhere(lambda bus: bus.upkeep.doctor(full=True))
         findings = {
-            name: [(each.code, each.found) for each in one.findings]
+            name: {each.code for each in one.findings} - NOT_OF_DOMAINS
             for name, one in seen.found.items()
         }
-        assert findings == {"one": [], "two": []}
+        assert findings == {"one": set(), "two": set()}
 
 
 #: After which call of what a move is killed, each time in a run from its beginning.
@@ -61,8 +63,8 @@ MOVE_DEATHS = [
 ]  # fmt: skip
 #: The same of giving up one that was verified.
 CANCEL_DEATHS = [
-    (".note_move(", 1), (".open_leases(", 1), (".note_move(", 2), (".drop_moved_chunk(", 1),
-    (".forget_moved_rows(", 30), (".note_move(", 3), (".thaw_table(", 3), (".note_move(", 4),
+    (".note_move(", 1), (".open_leases(", 1), (".thaw_table(", 3), (".note_move(", 2),
+    (".drop_moved_chunk(", 1), (".forget_moved_rows(", 30), (".note_move(", 3), (".thaw_table(", 3),
 ]  # fmt: skip
 LEFT_BEHIND = "select count(*) from pg_trigger where tgname ~ '^commandbus_(frozen|closed|moving)'"
 
@@ -72,12 +74,16 @@ async def test_a_move_that_was_killed_anywhere_and_given_up_leaves_all_as_it_was
 ) -> None:
     async def die(name: str, times: int, *, cancels: bool = False) -> None:
         revive = kill_at(monkeypatch, name, times)
-        with pytest.raises(Killed):
+        try:
             if cancels:
                 await cancel_move(known, DOMAIN)
             else:
                 await move_domain(known, DOMAIN, "one")
-        revive()
+        except Killed:
+            return
+        finally:
+            revive()
+        pytest.fail(f"{name} was not called {times} times")
 
     async def look() -> None:
         assert await contents(empty_dsn) == before

@@ -360,23 +360,23 @@ class _Run:
         await moves.note(self.target, self._id, "finished")
         # Last: as long as it is open here, the same call goes on.
         await self._tidy(partial(moves.open_leases, self.source, self._domain))
-        await moves.note(self.source, self._id, "finished")
         await self._thaw(self.source)
+        await moves.note(self.source, self._id, "finished")
         return counts
 
     async def cancel(self) -> None:
-        """Back to where it was."""
+        """Back to where it was. The record here is ended last: until then the same call goes on."""
         await moves.note(self.source, self._id, "copying")
         await moves.open_leases(self.source, self._domain)
+        await self._thaw(self.source)
         there = await moves.of_domain(self.target, self._domain)
         if any(each.move_id == self._id and each.is_open for each in there):
             await moves.note(self.target, self._id, "copying")
             await self.pages.drop_chunks(1)
             await self.pages.forget(self.target)
             await moves.note(self.target, self._id, "canceled")
-            await self._thaw(self.target)
+        await self._thaw(self.target)
         await moves.note(self.source, self._id, "canceled")
-        await self._thaw(self.source)
 
     async def _thaw(self, gateway: Gateway) -> None:
         """Take the triggers away, which refuse nothing any more."""
