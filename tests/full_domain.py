@@ -62,7 +62,7 @@ MOMENTS = (
     " select domain, command_id, 'ada', '\\x00ff' from commandbus.command_bus_command"
     " where command_type = 'Post' limit 3",
     "insert into commandbus.command_bus_reply_inbox (domain, command_id, reply)"
-    " select domain, command_id, '{\"a\": \"\\\\n\\u00e9\"}' from commandbus.command_bus_command"
+    ' select domain, command_id, \'{"a": "\\\\n\\u00e9"}\' from commandbus.command_bus_command'
     " where command_type = 'Post' limit 1",
     "insert into commandbus.command_bus_secret_key values ('full', 'Post', 'pin')",
     "select pgmq.archive('full__replies', min(msg_id)) from pgmq.q_full__replies",
@@ -90,7 +90,7 @@ async def contents(dsn: str, domain: str = DOMAIN) -> dict[str, tuple[int, str]]
     found = {}
     for part, relation, scope in await rows(dsn, PARTS, domain):
         text = (
-            "select count(*), md5(coalesce(string_agg(t::text, '' order by t::text), ''))"  # noqa: S608
+            "select count(*), md5(coalesce(string_agg(t::text, '' order by t::text), ''))"
             f" from {relation} t where {scope.replace('$1', '%s')}"
         )
         found[part] = (await rows(dsn, text, *[domain] * scope.count("$1")))[0]
@@ -222,7 +222,9 @@ class Full:
     async def _begin_bulks(self) -> None:
         bulk = self.bus.bulk
         chosen = BulkFilter(DOMAIN, command_type="Break")
-        operation = await bulk.start(BulkVerb.RETRY, chosen, rate=4, operator="ann", everything=True)
+        operation = await bulk.start(
+            BulkVerb.RETRY, chosen, rate=4, operator="ann", everything=True
+        )
         shard = await self.bus.sharded.on(DOMAIN)
         assert (await shard.bulk._executor.run_chunk(operation.operation_id)).acted == 1
         self.bulks["half"] = operation

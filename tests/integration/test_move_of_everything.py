@@ -90,7 +90,7 @@ async def test_a_move_that_was_killed_anywhere_and_given_up_leaves_all_as_it_was
         assert {count for count, _ in (await contents(dsn)).values()} == {0}
         assert await rows(empty_dsn, LEFT_BEHIND) == await rows(dsn, LEFT_BEHIND) == [(0,)]
 
-    async with full_domain(dsn, empty_dsn) as (known, full):
+    async with full_domain(dsn, empty_dsn) as (known, _):
         before = await contents(empty_dsn)
         for death in MOVE_DEATHS:
             await die(*death)

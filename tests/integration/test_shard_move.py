@@ -6,24 +6,31 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from commandbus.access.model import Caller, Scope
 from commandbus.bus import CommandBus
+from commandbus.database.gateway import Gateway
 from commandbus.errors import (
+    DomainMovedError,
     DomainMovingError,
     DuplicateCommandError,
     InvalidOperationError,
     PermanentCommandError,
 )
+from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext
 from commandbus.handlers.router import Handlers
+from commandbus.loads import LoadStart
 from commandbus.models import BatchCommand, Command, CommandStatus, ReplyOutcome
 from commandbus.names import new_id
+from commandbus.schedules.firing import Firing
 from commandbus.shards import ShardMap, SpanningBus, apply_map, cancel_move, move_domain, moves
+from commandbus.shards.copying import CHUNK_BYTES
 from commandbus.shards.status import shard_states
 from tests.killed_moves import Killed, kill_at
 from tests.waiting import until
@@ -352,3 +359,133 @@ async def test_every_table_with_rows_of_domains_moves_or_is_known_to_stay(dsn: s
     )
     missing = {name for (name,) in await rows(dsn, tables)} - {n for (n,) in await rows(dsn, known)}
     assert missing == set(), "say in moving_parts.sql what becomes of them when a domain moves"
+
+
+def pay_rows(count: int) -> list[dict[str, Any]]:
+    return [{"command_type": "Post", "data": {"n": n}} for n in range(count)]
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+async def test_a_load_that_runs_while_its_domain_moves_goes_on_there(
+    dsn: str, empty_dsn: str, is_list: bool
+) -> None:
+    known = await told(dsn, empty_dsn)
+    async with SpanningBus.over(known) as bus:
+        await bus.send("mail", "Post", new_id(), {})
+        moved = asyncio.Event()
+        source: Any = pay_rows(300) if is_list else iter(pay_rows(300))
+
+        loading = asyncio.create_task(
+            bus.loads.load(
+                "mail", source, checkpoint_size=20, start=LoadStart.AS_IT_LOADS,
+                dispatch_rate=100, on_progress=lambda p: moved.set() if p.rows >= 100 else None,
+            )
+        )  # fmt: skip
+        await moved.wait()
+        await move_domain(known, "mail", "one")
+        if is_list:
+            result = await loading
+        else:
+            with pytest.raises(DomainMovedError, match="cannot be read twice") as caught:
+                await loading
+            batch = UUID(str(caught.value).rpartition("'mail', '")[2][:36])
+            result = await bus.loads.resume("mail", batch, pay_rows(300))
+        assert (result.status, result.tasks_committed) == ("success", 300)
+        stored = await bus.get_batch("mail", result.batch_id)
+        assert stored is not None
+        assert stored.total_count == 300
+        ids = await rows(
+            dsn, "select count(*) from commandbus.command_bus_command where batch_id is not null"
+        )
+        assert ids == [(300,)]
+
+
+async def test_rows_with_the_largest_payloads_move_in_small_chunks(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    run = Gateway._run
+
+    async def measured(self: Gateway, text: LiteralString, params: Any, *args: Any) -> Any:
+        if ".put_moved_rows(" in text:
+            sizes.append(sum(len(line) for line in params[-1]))
+        return await run(self, text, params, *args)
+
+    known = await told(dsn, empty_dsn)
+    async with SpanningBus.over(known) as bus:
+        big = "é" * 125_000
+        sent = [BatchCommand("Post", new_id(), {"n": n, "big": big}) for n in range(100)]
+        for start in range(0, 100, 20):
+            await bus.send_many("mail", sent[start : start + 20])
+        monkeypatch.setattr(Gateway, "_run", measured)
+        await move_domain(known, "mail", "one")
+    assert max(sizes) <= CHUNK_BYTES
+    kept = "select count(*), sum(length(message::text)) from pgmq.q_mail__commands"
+    ((count, size),) = await rows(dsn, kept)
+    assert count == 100
+    assert size > 100 * len(big)
+
+
+async def test_a_ticket_is_decided_where_its_domain_is_and_not_on_a_copy(
+    dsn: str, empty_dsn: str
+) -> None:
+    guarded = BatchType(
+        name="MAILS", domain="mail", command_type="Post", max_size=9, requires_approval=True
+    )
+    ada = Caller("ada", frozenset({Scope.READ, Scope.SUBMIT}), None)
+    petra = Caller("petra", frozenset({Scope.READ, Scope.APPROVE}), None)
+    known = await told(dsn, empty_dsn)
+    async with SpanningBus.over(known, handlers=posting()) as bus:
+        bus.governance.declare(guarded)
+        ticket = (await bus.governance.submit(ada, "MAILS", [{"n": 1}])).ticket.ticket_id
+        await bus.send("mail", "Post", new_id(), {})
+        await rows(empty_dsn, "select 1 from commandbus.receive_commands('mail', 600, 9, 'slow')")
+        with pytest.raises(InvalidOperationError, match="still run"):
+            await move_domain(known, "mail", "one", wait_seconds=0)
+        here = await bus.sharded.shard("one")
+        copied = "select count(*) from commandbus.command_bus_batch where domain = 'mail'"
+        assert await rows(dsn, copied) == [(1,)]
+        # Whoever comes to the copy changes nothing there.
+        with pytest.raises((DomainMovingError, InvalidOperationError)):
+            await here.governance.decide(petra, ticket, approve=True, reason=None)
+        for _ in range(5):
+            await bus.governance.decide(petra, ticket, approve=True, reason=None)
+        held = "select msg_id from commandbus.command_bus_command where leased_by = 'slow'"
+        for (msg_id,) in await rows(empty_dsn, held):
+            await rows(empty_dsn, "select * from pgmq.set_vt('mail__commands', %s, 0)", msg_id)
+        await rows(
+            empty_dsn,
+            "update commandbus.command_bus_command set lease_expires_at = now()"
+            " where leased_by = 'slow' returning 1",
+        )
+        await move_domain(known, "mail", "one")
+        await bus.sharded.look_at_maps()
+        assert (await bus.governance.require(ada, ticket)).decided_by == "petra"
+        # A service that was started before knows the type on the new shard.
+        await bus.governance.submit(ada, "MAILS", [{"n": 2}])
+
+
+async def test_schedules_of_others_are_fired_while_a_domain_is_closed(
+    bus: CommandBus, dsn: str
+) -> None:
+    for domain in ("mail", "bills"):
+        await bus.schedules.put(domain, "often", "Post", {}, every=60)
+    gateway = bus._store.gateway
+    await moves.close_leases(gateway, "mail")
+    await rows(
+        dsn,
+        "update commandbus.command_bus_schedule set next_tick_at = now() - interval '1 second',"
+        " look_at = now() - interval '1 second', counted_from = now() - interval '1 minute'"
+        " returning 1",
+    )
+    before = dict(await rows(dsn, TICKS))
+    await Firing(bus._store).step()
+    after = dict(await rows(dsn, TICKS))
+    assert after["mail"] == before["mail"]  # as it was: it is fired as soon as it can be
+    assert after["bills"] > before["bills"]
+    await moves.open_leases(gateway, "mail")
+    await Firing(bus._store).step()
+    assert dict(await rows(dsn, TICKS))["mail"] > before["mail"]
+
+
+TICKS = "select domain, next_tick_at from commandbus.command_bus_schedule where last_error is null"

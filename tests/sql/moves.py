@@ -33,8 +33,8 @@ async def arriving(db: Session, phase: str = "copying", *, is_frozen: bool = Fal
     """A move of the domain from shard two, which has brought nothing yet."""
     move = uuid4()
     await db.rows(
-        "insert into commandbus.command_bus_move (move_id, domain, is_leaving, from_shard, to_shard)"
-        " values (%s, %s, false, 'two', 'one')",
+        "insert into commandbus.command_bus_move"
+        " (move_id, domain, is_leaving, from_shard, to_shard) values (%s, %s, false, 'two', 'one')",
         move, db.domain,
     )  # fmt: skip
     await as_it_is(db, move, phase, is_frozen=is_frozen)
@@ -69,7 +69,8 @@ async def senders(db: Session, *numbers: int, domain: str | None = None) -> None
 async def numbers(db: Session) -> list[tuple[int, str]]:
     """These rows."""
     found = await db.rows(
-        "select command_id, sent_by from commandbus.command_bus_sender where domain = %s order by 1",
+        "select command_id, sent_by from commandbus.command_bus_sender where domain = %s"
+        " order by 1",
         db.domain,
     )
     return [(row["command_id"].int, row["sent_by"]) for row in found]

@@ -97,7 +97,12 @@ async def test_a_range_becomes_what_it_is_on_the_other_side_and_no_more(db: Sess
         assert await numbers(db) == [(1, "s1"), (2, "s2"), (3, "s3"), (4, "s4"), (6, "other")]
     (same,) = await db.rows(DIGEST, DOMAIN, SENDERS, False, key(1), key(5))
     assert same["o_digest"] == found["o_digest"]
-    assert await db.value("select count(*) from commandbus.command_bus_sender where domain = %s", OTHER) == 1
+    assert (
+        await db.value(
+            "select count(*) from commandbus.command_bus_sender where domain = %s", OTHER
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("phase", ["verified", "switched", "finished", "canceled"])
@@ -106,7 +111,7 @@ async def test_a_copy_that_is_complete_is_not_changed(db: Session, phase: str) -
     await as_it_is(db, move, "closing", is_frozen=True)
     await db.rows(PUT, move, SENDERS, None, None, [])
     await as_it_is(db, move, phase, is_frozen=False)
-    with pytest.raises(REFUSED, match="is not changed any more|no such move"):
+    with pytest.raises(REFUSED, match=r"is not changed any more|no such move"):
         await db.rows(PUT, move, SENDERS, None, None, [])
 
 
@@ -116,11 +121,14 @@ async def test_rows_are_put_only_where_the_domain_comes_to(db: Session) -> None:
         await db.rows(PUT, move, SENDERS, None, None, [])
 
 
-async def test_rows_with_what_is_worked_out_and_keys_of_several_columns_are_put(db: Session) -> None:
+async def test_rows_with_what_is_worked_out_and_keys_of_several_columns_are_put(
+    db: Session,
+) -> None:
     await db.batch()
     await db.rows(
         "insert into commandbus.command_bus_flow_rule (domain, command_type, by_key, max_running)"
-        " values ('payments', 'Ä', true, 1), ('payments', 'Z', false, 2), ('payments', 'a', true, 3)"
+        " values ('payments', 'Ä', true, 1), ('payments', 'Z', false, 2),"
+        " ('payments', 'a', true, 3)"
     )
     move = await arriving(db)
     for part, table in (("command_bus_batch",) * 2, ("command_bus_flow_rule",) * 2):
@@ -265,7 +273,8 @@ async def brought_again(db: Session, move: UUID, number: int, command: UUID) -> 
     )  # fmt: skip
     line = row[0]["line"]
     digest = await db.value(
-        "select sha256(convert_to(commandbus.moved_event(%s::commandbus.command_bus_audit), 'UTF8'))",
+        "select sha256(convert_to("
+        "commandbus.moved_event(%s::commandbus.command_bus_audit), 'UTF8'))",
         line,
     )
     await db.rows("set timezone = 'UTC'")

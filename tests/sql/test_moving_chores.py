@@ -12,7 +12,9 @@ from tests.sql import schedules
 from tests.sql.helpers import DOMAIN, Session
 from tests.sql.moves import OTHER, adopt, arriving, as_it_is, leaving
 
-PUT_FLOW = "insert into commandbus.command_bus_flow as f (domain) values (%s) on conflict do nothing"
+PUT_FLOW = (
+    "insert into commandbus.command_bus_flow as f (domain) values (%s) on conflict do nothing"
+)
 #: By chore: what makes it due in a domain, what does it, and in which domains it was done.
 CHORES = {
     "expiry": (
@@ -64,7 +66,9 @@ async def done_in(db: Session, chore: str) -> set[str]:
 
 @pytest.mark.parametrize("chore", CHORES)
 @pytest.mark.parametrize("where", ["leaving", "arriving"])
-async def test_a_chore_leaves_a_domain_alone_that_moves(db: Session, chore: str, where: str) -> None:
+async def test_a_chore_leaves_a_domain_alone_that_moves(
+    db: Session, chore: str, where: str
+) -> None:
     for domain in (DOMAIN, OTHER):
         await db.value("select commandbus.ensure_domain(%s)", domain)
     if where == "leaving":
@@ -93,7 +97,10 @@ async def test_a_domain_is_on_the_way_from_its_closing_to_its_switch(db: Session
 
 async def test_schedules_limits_and_bulk_operations_of_it_are_nobodys_work(db: Session) -> None:
     other = Session(db.conn, OTHER)
-    start = "select commandbus.start_bulk(%s, %s, 'cancel', '{}', '{\"reason\": \"x\"}', null, null, true, 1)"
+    start = (
+        "select commandbus.start_bulk(%s, %s, 'cancel', '{}', '{\"reason\": \"x\"}', null, null,"
+        " true, 1)"
+    )
     for each in (db, other):
         await each.value("select commandbus.ensure_domain(%s)", each.domain)
         await schedules.put(each, due=-10)
@@ -208,9 +215,7 @@ async def test_nothing_begins_where_a_domain_has_left(db: Session) -> None:
             "select commandbus.begin_load(%s, %s, 'x', '{}', 'as_it_loads')", DOMAIN, uuid4()
         )
     with moved:
-        await db.value(
-            "select commandbus.load_chunk(%s, %s, 1, 1, '[]', '')", DOMAIN, uuid4()
-        )
+        await db.value("select commandbus.load_chunk(%s, %s, 1, 1, '[]', '')", DOMAIN, uuid4())
     with moved:
         await db.value("select commandbus.pause_domain(%s, 'x')", DOMAIN)
     with moved:

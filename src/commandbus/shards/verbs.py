@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,13 @@ from commandbus.access.model import Caller
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
+    DomainMovedError,
     InvalidBatchRequestError,
 )
 from commandbus.governance.approvals import BATCH_APPROVE
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.tickets import tickets_by_id
-from commandbus.names import check_domain, check_uuid, domain_first
+from commandbus.names import check_domain, check_uuid, domain_first, new_id
 from commandbus.shards import checkups
 from commandbus.shards.call import Call, named
 from commandbus.shards.merging import (
@@ -213,6 +215,28 @@ async def _count_request(call: Call) -> Any:
         return LimitState(LimitType.GLOBAL_API_REQUESTS, "global", 0, None)
 
 
+async def _load(call: Call) -> Any:
+    """A load whose domain moves meanwhile goes on where it is then, after its last checkpoint: if
+    its source can be read once more from the beginning.
+    """
+    domain, kwargs = check_domain(call.given["domain"]), dict(call.kwargs)
+    if call.path == "loads.load" and call.given["batch_id"] is None:
+        kwargs["batch_id"] = new_id()  # so that the second call is about the same load
+    again = replace(call, kwargs=kwargs)
+    source = call.given["source"]
+    if not any(hasattr(source, name) for name in ("__next__", "__anext__", "read")):
+        return await again.in_domain(domain)
+    try:
+        return await again.at(call.sharded.shard_of(domain), waits=True)
+    except DomainMovedError as error:
+        await call.sharded.look_at_maps()  # so that `resume` finds it
+        batch_id = kwargs.get("batch_id", call.given["batch_id"])
+        raise DomainMovedError(
+            f"{error}; its source cannot be read twice: open it again, and go on with "
+            f"loads.resume({domain!r}, {str(batch_id)!r}, source)"
+        ) from error
+
+
 async def _submit(call: Call) -> Any:
     declared = call.blank.governance.types.require(call.given["batch_type"])
     if declared.name == BATCH_APPROVE:
@@ -265,6 +289,8 @@ SPECIAL: dict[str, Rule] = {
         ),
         _of_batch,
     ),
+    "loads.load": _load,
+    "loads.resume": _load,
     "governance.submit": _submit,
     "governance.count_request": _count_request,
 }
