@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
+import psycopg
 import pytest
 
+from commandbus.errors import CommandBusError, InvalidOperationError
+from commandbus.names import new_id
 from commandbus.settings import Settings
 from commandbus.shards import ShardMap, SpanningBus, apply_map, cancel_move, move_domain
-from tests.full_domain import DOMAIN, Full, at_work, contents, go_on, rows
+from tests.full_domain import DOMAIN, Full, at_work, contents, go_on, rows, run
 from tests.killed_moves import Killed, kill_at
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
@@ -107,3 +112,47 @@ async def test_a_move_that_was_killed_anywhere_and_given_up_leaves_all_as_it_was
         await look()
         await move_domain(known, DOMAIN, "one")
         assert await contents(dsn) == before
+
+
+async def test_two_processes_that_run_one_move_do_no_harm(dsn: str, empty_dsn: str) -> None:
+    async with full_domain(dsn, empty_dsn) as (known, _):
+        before = await contents(empty_dsn)
+        for _ in range(3):
+            both = [move_domain(known, DOMAIN, "one") for _ in range(2)]
+            found = await asyncio.gather(*both, return_exceptions=True)
+            wrong = [each for each in found if isinstance(each, BaseException)]
+            assert all(isinstance(each, CommandBusError) for each in wrong), wrong
+            if len(wrong) < len(found):
+                break
+        else:
+            await move_domain(known, DOMAIN, "one")
+        assert await contents(dsn) == before
+        assert {count for count, _ in (await contents(empty_dsn)).values()} == {0}
+
+
+@pytest.mark.parametrize("name", ["select", "a" * 30])
+async def test_a_domain_moves_to_a_database_that_is_set_otherwise(
+    dsn: str, empty_dsn: str, name: str
+) -> None:
+    for text in (
+        "set timezone to 'Asia/Tokyo'", "set datestyle to 'German'", "set bytea_output to 'escape'",
+        "set intervalstyle to 'sql_standard'", "set extra_float_digits to -5",
+    ):  # fmt: skip
+        database = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+        await run(dsn, f"alter database {database} {text}")
+    known = ShardMap({"one": dsn, "two": empty_dsn}, {name: "two"}, "one", 1)
+    await apply_map(known)
+    async with SpanningBus.over(known, settings=QUICK) as bus:
+        with pytest.raises(InvalidOperationError, match="has nothing on shard"):
+            await move_domain(known, name, "one")
+        shard = await bus.sharded.shard("two")
+        await shard._store.ensure_domain(name)  # a domain without rows
+        assert (await move_domain(known, name, "one")).counts == {}
+        await move_domain(known, name, "two")
+        await bus.sharded.look_at_maps()
+        await bus.upkeep.set_retention("commands", timedelta(days=400, seconds=7), domain=name)
+        await bus.limits.set(name, "Post", rate=1 / 3, per=0.1, burst=3.3)
+        await bus.send(name, "Post", new_id(), {"x": 0.1}, delay=3600, ordering_key="ä\\")
+        before = await contents(empty_dsn, name)
+        await move_domain(known, name, "one")
+        assert await contents(dsn, name) == before
