@@ -71,6 +71,36 @@ async def test_digests_tell_order_borders_and_each_change(db: Session) -> None:
     assert len(digests) == 3
 
 
+async def test_only_what_belongs_to_the_domain_is_among_its_parts(db: Session) -> None:
+    for domain in (DOMAIN, OTHER):
+        await db.value("select commandbus.ensure_domain(%s)", domain)
+        await db.rows(
+            "with b as (insert into commandbus.command_bus_batch (batch_id, domain)"
+            " values (gen_random_uuid(), %s) returning batch_id)"
+            " insert into commandbus.command_bus_creation_metric"
+            " select batch_id, 'x', 1, 1, 1, 1, 1, false from b",
+            domain,
+        )
+        await db.rows(
+            "with o as (insert into commandbus.command_bus_bulk_operation"
+            " (operation_id, domain, verb, filter, arguments, digest, status, total)"
+            " values (gen_random_uuid(), %s, 'retry', '{}', '{}', '', 'running', 1)"
+            " returning operation_id)"
+            " insert into commandbus.command_bus_bulk_item"
+            " (operation_id, item_no, command_id, parked_at)"
+            " select operation_id, 1, gen_random_uuid(), now() from o",
+            domain,
+        )
+    for part in ("command_bus_creation_metric", "command_bus_bulk_item", "command_bus_batch"):
+        (found,) = await db.rows(DIGEST, DOMAIN, part, False, None, None)
+        assert found["o_rows"] == 1, part
+    parts = {
+        row["part"] for row in await db.rows("select part from commandbus.move_parts(%s)", DOMAIN)
+    }
+    assert {"q_payments__commands", "a_payments__replies"} <= parts
+    assert not {part for part in parts if OTHER in part}
+
+
 async def test_only_history_is_copied_ahead(db: Session) -> None:
     for status in ("PENDING", "COMPLETED", "FAILED", "CANCELED", "IN_TROUBLESHOOTING_QUEUE"):
         await db.put(status)
@@ -236,6 +266,15 @@ async def test_a_chunk_that_does_not_follow_or_did_not_arrive_whole_is_not_added
         assert await db.value(PUT_EVENTS, move, number, 0, *put) is False
     with pytest.raises(REFUSED, match="did not arrive as they were sent"):
         await db.value(PUT_EVENTS, move, 2, 0, *put[:3], b"other")
+    foreign = [line.replace(DOMAIN, OTHER) for line in found["o_rows"]]
+    text = (
+        "select sha256(convert_to("
+        "commandbus.moved_event(%s::commandbus.command_bus_audit), 'UTF8'))"
+    )
+    await db.rows("set timezone = 'UTC'")
+    digest = await db.value(text, foreign[0])
+    with pytest.raises(REFUSED, match="did not arrive as they were sent"):
+        await db.value(PUT_EVENTS, move, 2, 0, put[0], put[1], foreign, digest)
     assert await trail(db) == before
     assert await db.value(PUT_EVENTS, move, 2, 0, *put) is True
     await as_it_is(db, move, "verified", is_frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import pytest
 from psycopg import errors
 from psycopg.types.json import Jsonb
 
+from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
 from tests.sql.moves import OTHER, adopt, arriving, as_it_is, leaving, record
 
@@ -29,8 +31,9 @@ async def test_a_move_begins_where_the_domain_is_and_is_the_one_that_goes_on(db:
     await adopt(db, 1, refunds="two")
     with pytest.raises(REFUSED, match="'refunds' is not on this shard"):
         await db.value("select commandbus.begin_leaving(%s, 'three')", OTHER)
+    other = await leaving(Session(db.conn, "third"))
     move = await leaving(db)
-    assert await leaving(db) == move
+    assert await leaving(db) == move != other
     with pytest.raises(REFUSED, match="is on its way from 'one' to 'two'"):
         await db.value("select commandbus.begin_leaving(%s, 'three')", DOMAIN)
     await as_it_is(db, move, "canceled", is_frozen=False)
@@ -212,8 +215,9 @@ async def test_rows_of_a_frozen_domain_are_changed_by_the_move_alone(
         await db.value("select set_config('commandbus_move.domain', %s, false)", setting)
         with pytest.raises(REFUSED, match="'payments' is being moved"):
             await db.rows(f"delete from {relation}")
-    # Not frozen any more: it refuses nothing, and is taken away.
+    # Not frozen any more, though another is: it refuses nothing, and is taken away.
     await as_it_is(db, move, "copying", is_frozen=False)
+    await leaving(Session(db.conn, OTHER), "closing", is_frozen=True)
     await db.rows(f"delete from {relation}")
     await db.value(THAW, DOMAIN, relation)
     assert await db.rows(ICE, DOMAIN) == []
@@ -229,6 +233,51 @@ async def test_only_leases_that_have_not_lapsed_are_waited_for(db: Session) -> N
     assert await db.value(running, DOMAIN) == 1
     await db.settle("retry", second.item(delay=60, error_type="TRANSIENT", error_msg="x"))
     assert await db.value(running, DOMAIN) == 0
+
+
+LEASES = {
+    "update pgmq.q_payments__commands set vt = 'infinity'",
+    "update commandbus.command_bus_command set msg_id = msg_id + 1000",
+    "update commandbus.command_bus_command set leased_by = null",
+    "update commandbus.command_bus_command set domain = 'refunds'",
+}
+
+
+@pytest.mark.parametrize("change", sorted(LEASES))
+async def test_what_only_looks_like_a_lease_is_not_waited_for(db: Session, change: str) -> None:
+    await db.send()
+    await db.receive()
+    await db.rows(change)
+    assert await db.value("select commandbus.running_in_domain(%s)", DOMAIN) == 0
+
+
+async def test_history_of_a_domain_that_moves_is_not_removed(db: Session) -> None:
+    for prune in ("prune_commands", "prune_batches"):
+        text = f"select commandbus.{prune}(%s, now(), 10)"
+        await db.rows("delete from commandbus.command_bus_move")
+        await leaving(Session(db.conn, OTHER))
+        await db.rows(text, DOMAIN)
+        with pytest.raises(REFUSED, match="nothing is removed meanwhile"):
+            await db.rows(text, OTHER)
+
+
+async def test_who_changes_a_copy_and_who_ends_the_move_wait_for_each_other(
+    db: Session, session: Open
+) -> None:
+    for text in (
+        "select * from commandbus.put_moved_rows("
+        "%s, 'command_bus_sender', false, null, null, '{}')",
+        "select commandbus.forget_moved_rows(%s, 'command_bus_sender', 5)",
+    ):
+        await db.rows("delete from commandbus.command_bus_move")
+        move = await arriving(db)
+        copier, ender = await session(), await session()
+        await copier.rows(text, move)
+        noting = asyncio.create_task(ender.value(NOTE, move, "verified"))
+        await db.until_blocked(ender)
+        await copier.conn.commit()
+        await noting
+        await ender.conn.commit()
 
 
 async def test_a_closed_domain_lets_nothing_in_and_nothing_be_leased(db: Session) -> None:
@@ -312,6 +361,7 @@ async def test_a_domain_does_not_leave_those_that_its_open_batches_call(db: Sess
 async def test_new_numbers_come_after_those_of_the_other_shard(db: Session) -> None:
     await db.send(uuid4(), uuid4())
     await db.value("select commandbus.ensure_queue('payments.done')")
+    await db.value("select commandbus.ensure_domain(%s)", OTHER)
     rows = await db.rows("select * from commandbus.numbers_of(%s)", DOMAIN)
     found = {row["sequence"]: row["last"] for row in rows}
     assert found["payments.commands"] == 2
