@@ -72,10 +72,18 @@ MOMENTS = (
 )
 
 
+#: So that two databases say the same in the same way.
+ALIKE = {
+    "timezone": "UTC", "datestyle": "ISO", "bytea_output": "hex", "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+}  # fmt: skip
+
+
 async def rows(dsn: str, text: str, *params: Any) -> list[Any]:
     """What a statement finds."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
-        await conn.execute("set time zone 'UTC'")
+        for name, value in ALIKE.items():
+            await conn.execute("select set_config(%s, %s, false)", (name, value))
         return await (await conn.execute(text.encode(), params)).fetchall()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -209,7 +210,7 @@ async def test_a_full_domain_moves_under_the_traffic_of_all_faces(
                 await until(lambda: traffic.called >= 3, "the first calls")
                 for reached in KILLED_WHEN:
                     moving = await asyncio.create_subprocess_exec(
-                        "commandbus", "shards", "move", DOMAIN, "--to", "one", "--map", str(file),
+                        sys.executable, "-m", "commandbus", "shards", "move", DOMAIN, "--to", "one", "--map", str(file),
                         "--wait", "20",
                     )  # fmt: skip
                     await killed_when(two, reached, moving)
@@ -264,6 +265,7 @@ async def test_a_server_that_dies_on_the_way_costs_nothing(
         await full.fill(two)
     before = await contents(two)
     told: list[str] = []
+    deaths = 0
     for wanted in ("events", "closed", "command_bus_schedule", "removing"):
 
         def die(text: str, wanted: str = wanted) -> None:
@@ -274,9 +276,11 @@ async def test_a_server_that_dies_on_the_way_costs_nothing(
         told.clear()
         with suppress(CommandBusError):
             await move_domain(known, DOMAIN, "one", settings=QUICK, tell=die)
+        deaths += len(told)
         if told:
             await asyncio.to_thread(servers[victim].start)
     with suppress(CommandBusError):  # it may be over
         await move_domain(known, DOMAIN, "one", settings=QUICK)
     assert await contents(known.shards["one"]) == before
     assert {count for count, _ in (await contents(two)).values()} == {0}
+    assert deaths >= 1

@@ -152,7 +152,7 @@ async def test_a_domain_moves_to_a_database_that_is_set_otherwise(
         await bus.sharded.look_at_maps()
         await bus.upkeep.set_retention("commands", timedelta(days=400, seconds=7), domain=name)
         await bus.limits.set(name, "Post", rate=1 / 3, per=0.1, burst=3.3)
-        await bus.send(name, "Post", new_id(), {"x": 0.1}, delay=3600, ordering_key="ä\\")
+        await bus.send(name, "Post", new_id(), {"x": 0.1}, ordering_key="ä\\")
         before = await contents(empty_dsn, name)
         await move_domain(known, name, "one")
         assert await contents(dsn, name) == before
