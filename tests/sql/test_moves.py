@@ -321,6 +321,15 @@ async def test_a_batch_does_not_call_another_shard_at_its_end(db: Session) -> No
     with pytest.raises(REFUSED, match="'refunds', which is on another shard"):
         await db.value("select commandbus.check_on_complete(%s)", Jsonb(elsewhere))
     await db.value("select commandbus.check_on_complete(%s)", Jsonb(elsewhere | {"domain": DOMAIN}))
+    # Of a domain that is elsewhere itself it is said, so that the batch is sent there.
+    for create in (
+        "create_batch(%s, %s, '[]', p_on_complete => %s)",
+        "create_stored_batch(%s, %s, '[]', null, null, null, %s, false, 'two_phase')",
+        "begin_load(%s, %s, 'x', '{}', 'sealed', p_on_complete => %s)",
+    ):
+        text = f"select commandbus.{create}"
+        with pytest.raises(REFUSED, match="'refunds' is not on this shard"):
+            await db.value(text, OTHER, uuid4(), Jsonb(elsewhere))
     # One that was there before: it ends, and its last event says what was not sent.
     batch = await db.batch()
     await db.rows("update commandbus.command_bus_batch set on_complete = %s", Jsonb(elsewhere))
