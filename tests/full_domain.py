@@ -304,9 +304,8 @@ async def go_on(full: Full, dsn: str) -> None:
     assert (ended.status, ended.failed) == ("finished", 0)
     assert ended.done + ended.skipped == ended.total
     if (await bus.troubleshooting.counts(DOMAIN)).values():  # what was retried before, and failed
-        await bus.bulk.run(
-            (await bus.bulk.start(BulkVerb.RETRY, chosen, everything=True)).operation_id
-        )
+        rest = await bus.bulk.start(BulkVerb.RETRY, BulkFilter(DOMAIN), everything=True)
+        await bus.bulk.run(rest.operation_id)
     await _ticket_ends(full, made.ticket.ticket_id)
     await _ticket_ends(full, full.tickets["pending"])
     await bus.bulk.stop(full.bulks["edit"].operation_id, operator="ann")

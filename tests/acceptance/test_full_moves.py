@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -222,12 +223,11 @@ async def test_a_full_domain_moves_under_the_traffic_of_all_faces(
             accepted = Counter(each for ids in traffic.accepted.values() for each in ids)
             assert set(traffic.accepted) == {"send", "send_many", "batch", "http"}
             for face, ids in traffic.accepted.items():
-                await until(lambda ids=ids: ended(full, ids), f"what came by {face}", 60)
+                await until(partial(ended, full, ids), f"what came by {face}", 60)
             for batch_id in [*traffic.batches, result.batch_id]:
-                await until(lambda each=batch_id: closed(full, each), "the end of a batch")
+                await until(partial(closed, full, batch_id), "the end of a batch")
             for ticket in traffic.tickets:
-                found = await bus.governance.get(ADMIN, ticket)
-                assert found is not None
+                assert await bus.governance.get(ADMIN, ticket) is not None
             await go_on(full, one)
             await until(lambda: ticks_are_whole(one), "every tick, once")
             seen = await bus.sharded.everywhere(lambda shard: shard.upkeep.doctor(full=True))

@@ -121,6 +121,7 @@ async def test_a_range_becomes_what_it_is_on_the_other_side_and_no_more(db: Sess
     await senders(db, 1, 5)
     await senders(db, 5, domain=OTHER)
     move = await arriving(db)
+    found: dict[str, Any] = {}
     for _ in range(2):
         (found,) = await db.rows(PUT, move, SENDERS, key(1), key(5), lines)
         assert found["o_rows"] == 3
