@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,15 +15,15 @@ from commandbus.access.model import Caller
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
-    DomainMovedError,
     InvalidBatchRequestError,
 )
 from commandbus.governance.approvals import BATCH_APPROVE
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.tickets import tickets_by_id
-from commandbus.names import check_domain, check_uuid, domain_first, new_id
+from commandbus.names import check_domain, check_uuid, domain_first
 from commandbus.shards import checkups
 from commandbus.shards.call import Call, named
+from commandbus.shards.following import found_by, load
 from commandbus.shards.merging import (
     added,
     by_event,
@@ -62,42 +61,6 @@ def of_object(name: str) -> Rule:
         return await call.in_domain(call.given[name].domain)
 
     return rule
-
-
-def found_by(name: str, what: str, read: Callable[[Any, Any], Awaitable[Any]]) -> Rule:
-    """On the shard that has the thing of this id; all are asked for it, by its key."""
-
-    async def rule(call: Call) -> Any:
-        wanted = check_uuid(call.given[name], name)
-        seen: dict[str, Any] = {}
-
-        async def look(bus: Any) -> Any:
-            found = await read(bus, wanted)
-            if found is not None:
-                seen[call.sharded.name_of(bus)] = found
-            return found
-
-        place = await call.first(look, f"{what} {wanted}")
-        if place is None:
-            # One that is nowhere: any shard says so in its own words.
-            return await call.at(call.sharded.map.home_shard)
-        return await call.at(await _of_two(call, place, seen[place].domain, look))
-
-    return rule
-
-
-async def _of_two(
-    call: Call, place: str, domain: str, look: Callable[[Any], Awaitable[Any]]
-) -> str:
-    """Where a thing is that was found on one shard: while its domain moves it may be on two, and
-    the copy is not the one that counts. What a domain left behind is on the other alone.
-    """
-    home = call.sharded.find(domain)
-    if home is None or home == place:
-        return place
-    with named(call.sharded, home):
-        is_there = await look(await call.sharded.answering(home)) is not None
-    return home if is_there else place
 
 
 async def _ticket(bus: Any, ticket_id: Any) -> Any:
@@ -215,28 +178,6 @@ async def _count_request(call: Call) -> Any:
         return LimitState(LimitType.GLOBAL_API_REQUESTS, "global", 0, None)
 
 
-async def _load(call: Call) -> Any:
-    """A load whose domain moves meanwhile goes on where it is then, after its last checkpoint: if
-    its source can be read once more from the beginning.
-    """
-    domain, kwargs = check_domain(call.given["domain"]), dict(call.kwargs)
-    if call.path == "loads.load" and call.given["batch_id"] is None:
-        kwargs["batch_id"] = new_id()  # so that the second call is about the same load
-    again = replace(call, kwargs=kwargs)
-    source = call.given["source"]
-    if not any(hasattr(source, name) for name in ("__next__", "__anext__", "read")):
-        return await again.in_domain(domain)
-    try:
-        return await again.at(call.sharded.shard_of(domain), waits=True)
-    except DomainMovedError as error:
-        await call.sharded.look_at_maps()  # so that `resume` finds it
-        batch_id = kwargs.get("batch_id", call.given["batch_id"])
-        raise DomainMovedError(
-            f"{error}; its source cannot be read twice: open it again, and go on with "
-            f"loads.resume({domain!r}, {str(batch_id)!r}, source)"
-        ) from error
-
-
 async def _submit(call: Call) -> Any:
     declared = call.blank.governance.types.require(call.given["batch_type"])
     if declared.name == BATCH_APPROVE:
@@ -289,8 +230,8 @@ SPECIAL: dict[str, Rule] = {
         ),
         _of_batch,
     ),
-    "loads.load": _load,
-    "loads.resume": _load,
+    "loads.load": load,
+    "loads.resume": load,
     "governance.submit": _submit,
     "governance.count_request": _count_request,
 }
