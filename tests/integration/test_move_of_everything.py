@@ -17,7 +17,7 @@ from commandbus.shards import ShardMap, SpanningBus, apply_map, cancel_move, mov
 from tests.full_domain import DOMAIN, Full, at_work, contents, go_on, rows, run
 from tests.killed_moves import Killed, kill_at
 
-pytestmark = [pytest.mark.postgres, pytest.mark.long]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(600)]
 
 #: What brokers, dispatches and edits of governed children have; other tests move these.
 NOT_HERE = {"command_bus_dispatch", "command_bus_edit", "command_bus_unconfirmed"}
