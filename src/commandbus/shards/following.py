@@ -63,7 +63,7 @@ async def load(call: Call) -> Any:
     if not any(hasattr(source, name) for name in ("__next__", "__anext__", "read")):
         return await again.in_domain(domain)
     try:
-        return await again.at(call.sharded.shard_of(domain), waits=True)
+        return await again.at(call.sharded.shard_of(domain))
     except DomainMovedError as error:
         await call.sharded.look_at_maps()  # so that `resume` finds it
         batch_id = kwargs.get("batch_id", call.given["batch_id"])
