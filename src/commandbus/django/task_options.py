@@ -33,7 +33,7 @@ class TaskOptions:
 _KNOWN = tuple(sorted(each.name for each in fields(TaskOptions)))
 
 
-def read_options(given: Mapping[str, Any]) -> tuple[TaskOptions, list[str]]:
+def read_options(given: Any) -> tuple[TaskOptions, list[str]]:
     """The options, and what is wrong with them: what is wrong is left at its default."""
     if not isinstance(given, Mapping):
         return TaskOptions(), [f"has OPTIONS that are a {type(given).__name__}; use a dictionary"]
