@@ -92,6 +92,8 @@ async def test_a_mounted_service_asks_for_tokens_of_the_bus_that_the_request_is_
     async with running(app) as client:
         assert (await client.get("/bus/api/v1/domains")).status_code == 401
         assert (await client.get("/bus/livez")).status_code == 200
+        nothing = await client.get("/bus/nothing")
+        assert "; /bus/openapi.json lists" in nothing.json()["detail"]
 
 
 async def test_a_mounted_service_without_a_bus_says_what_is_missing() -> None:
