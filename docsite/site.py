@@ -32,8 +32,12 @@ GROUPS = {
 }
 
 STYLE = """\
-/* The name that a row is about stays whole: tables scroll on a phone anyway. */
-.md-typeset td:first-child code { word-break: normal; overflow-wrap: normal; white-space: nowrap; }
+/* On a phone tables scroll: names are not cut in two, and texts keep a width to be read at. */
+@media (max-width: 600px) {
+  .md-typeset td code { word-break: normal; overflow-wrap: normal; }
+  .md-typeset td:first-child code { white-space: nowrap; }
+  .md-typeset td:last-child { min-width: 10rem; }
+}
 """
 
 SETTINGS = """\
@@ -72,6 +76,7 @@ plugins:
             separate_signature: true
             line_length: 88
             show_labels: false
+            overloads_only: true
             show_signature_annotations: true
             filters: ["!^_"]
 markdown_extensions:
