@@ -32,10 +32,13 @@ GROUPS = {
 }
 
 STYLE = """\
-/* On a phone tables scroll: names are not cut in two, and texts keep a width to be read at. */
+/* Tables and code of this site are wide. */
+.md-grid { max-width: 72rem; }
+/* The name that a row is about is not cut in two. */
+.md-typeset td:first-child code { white-space: nowrap; }
+/* On a phone tables scroll: texts keep a width to be read at. */
 @media (max-width: 600px) {
   .md-typeset td code { word-break: normal; overflow-wrap: normal; }
-  .md-typeset td:first-child code { white-space: nowrap; }
   .md-typeset td:last-child { min-width: 10rem; }
 }
 """
