@@ -175,6 +175,7 @@ async def test_messages_of_what_is_open_or_parked_stay_when_their_part_goes(
 
     assert await count(db, own) == 2
     assert await parts(db, kept=True) == [2]
+    assert await db.value("select count(*) from pg_constraint where conname = 'part_range'") == 0
     # the next ones go too, and what is kept stays in one part
     await bus.upkeep.clear_retention("archives")
     await as_old(db)
