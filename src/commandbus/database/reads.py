@@ -12,6 +12,7 @@ from commandbus.database.rows import (
     AUDIT_COLUMNS,
     BATCHES_WHERE,
     COMMANDS_WHERE,
+    HISTORY_WHERE,
     command_of,
     parked_item_of,
 )
@@ -25,6 +26,7 @@ from commandbus.models import (
 )
 
 _GET_COMMAND: LiteralString = COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
+_GET_MOVED: LiteralString = HISTORY_WHERE + "c.domain = %s and c.command_id = %s"
 _PROGRESS: LiteralString = (
     "select command_id, fraction, message, at"
     " from {schema}.progress_of(cast(%s as text), cast(%s as uuid[]))"
@@ -67,7 +69,10 @@ class PostgresReads:
     gateway: Gateway
 
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
-        return await self.gateway.row(_GET_COMMAND, (domain, command_id), into=command_of)
+        found = await self.gateway.row(_GET_COMMAND, (domain, command_id), into=command_of)
+        if found is None:
+            found = await self.gateway.row(_GET_MOVED, (domain, command_id), into=command_of)
+        return found
 
     async def progress(self, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
         rows = await self.gateway.rows(_PROGRESS, (domain, list(ids)))

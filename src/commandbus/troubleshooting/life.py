@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.rows import AUDIT_COLUMNS, COMMANDS_WHERE, command_of
+from commandbus.database.rows import AUDIT_COLUMNS, COMMANDS_WHERE, HISTORY_WHERE, command_of
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import (
     EVERYTHING,
@@ -27,6 +27,10 @@ MAX_SIBLINGS = 20
 
 _COMMAND: LiteralString = (
     COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
+    " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
+)
+_MOVED: LiteralString = (
+    HISTORY_WHERE + "c.domain = %s and c.command_id = %s"
     " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
 )
 _EVENTS: LiteralString = (
@@ -132,6 +136,8 @@ class Lives(Groups):
         params = (check_domain(domain), wanted)
         found = await gateway.row(_COMMAND, (*params, viewer.owner), into=command_of)
         if found is None:
+            found = await gateway.row(_MOVED, (*params, viewer.owner), into=command_of)
+        if found is None:
             raise CommandNotFoundError(domain, wanted)
         rows = await gateway.rows(_EVENTS, (*params, viewer.owner))
         events = [AuditEvent(*row[1:]) for row in rows]
@@ -150,7 +156,7 @@ class Lives(Groups):
             steps=steps_of(found, events, left_out),
             left_out=left_out,
             attempts=attempts_of(events),
-            actions=allowed_actions(
+            actions=() if found.history_since else allowed_actions(
                 found.status, is_leased=found.leased_by is not None, has_payload=facts.has_payload
             ),
             facts=facts,
