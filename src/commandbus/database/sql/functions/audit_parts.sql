@@ -99,8 +99,8 @@ begin
                    v_cut, v_cut);
     perform commandbus.protect_audit_part(format('commandbus.command_bus_audit_%s', v_cut)::regclass);
     return 'made the part from ' || v_cut || ' on';
-exception when lock_not_available then
-    return null;                                        -- somebody reads or writes for long: the next time
+exception when lock_not_available or deadlock_detected then
+    return null;                                        -- somebody reads or writes for long, or does the same: the next time
 end $$;
 
 -- Counts what is in the next part to which nothing can be added any more.

@@ -64,8 +64,8 @@ begin
     perform commandbus.remove_batches(v_batches);
     o_pruned := jsonb_build_object('commands of the history', 0, 'batches of the history', cardinality(v_batches));
     o_is_done := cardinality(v_batches) < p_limit;
-exception when lock_not_available then
-    o_is_done := true;                                  -- somebody reads for long: the next run
+exception when lock_not_available or deadlock_detected then
+    o_is_done := true;                                  -- somebody reads for long, or drops another part: the next run
 end $$;
 
 -- How many a run would remove of the history, exactly, if nothing changed meanwhile.
