@@ -347,6 +347,8 @@ class BatchMetadata:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    #: Since when all of its commands are in the history; None: they are not.
+    history_since: datetime | None = None
 
 
 BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None] | None]

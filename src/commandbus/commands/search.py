@@ -81,8 +81,7 @@ _SEEN_COMMAND: LiteralString = (
     " and {schema}.visible_batch(%s, c.batch_id)"
 )
 _SEEN_MOVED: LiteralString = (
-    HISTORY_WHERE + "c.domain = %s and c.command_id = %s"
-    " and {schema}.visible_batch(%s, c.batch_id)"
+    HISTORY_WHERE + "c.domain = %s and c.command_id = %s and {schema}.visible_batch(%s, c.batch_id)"
 )
 _FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
@@ -117,7 +116,7 @@ class Search(Contents, Timetable, People):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[CommandMetadata]:
-        """Commands by what is known of them, newest first; `history`: of those that retention moved.
+        """Commands by what is known of them, newest first; `history`: those that were moved there.
 
         A page may have few commands or none and still a cursor, if the search stopped early. Parked
         commands are sorted by the time when they were parked.
@@ -137,7 +136,8 @@ class Search(Contents, Timetable, People):
         bound = (criteria, viewer.owner, *(["history"] if history else []))
         at, after = position_of(cursor, bound, _read_place) or (None, None)
         rows = await self._store.gateway.patient.rows(
-            _SEARCH_HISTORY if history else _SEARCH_COMMANDS, (*criteria, at, after, limit, SCAN_LIMIT, viewer.owner)
+            _SEARCH_HISTORY if history else _SEARCH_COMMANDS,
+            (*criteria, at, after, limit, SCAN_LIMIT, viewer.owner),
         )
         # A last row without a command says how far the search looked before it stopped early.
         found = [command_of(*row[1:]) for row in rows if row[1] is not None]

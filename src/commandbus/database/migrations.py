@@ -42,10 +42,12 @@ FUNCTION_FILES = (
     "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",
     "cancels",
     "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
-    "key_operator", "reschedule", "bulk", "bulk_run", "search", "history_search", "timetable", "life", "batch_reads",
+    "key_operator", "reschedule", "bulk", "bulk_run", "search", "history_search",
+    "timetable", "life", "batch_reads",
     "figures", "overview", "samples", "checks", "activity", "rights", "roles", "schedules",
     "firing", "handover", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair",
-    "retention", "retention_history", "retention_batches", "limits", "governance", "governed", "approvals", "edits",
+    "retention", "retention_history", "retention_batches", "limits", "governance", "governed",
+    "approvals", "edits",
     "reviews", "tickets", "tokens", "console", "planner", "security",
 )  # fmt: skip
 

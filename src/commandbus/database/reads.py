@@ -10,7 +10,9 @@ from commandbus.database.gateway import Gateway
 from commandbus.database.model import MarkedPayload
 from commandbus.database.rows import (
     AUDIT_COLUMNS,
+    BATCH_IS_GOING,
     BATCHES_WHERE,
+    COMMAND_COLUMNS,
     COMMANDS_WHERE,
     HISTORY_WHERE,
     command_of,
@@ -57,6 +59,14 @@ _LIST_BATCH_COMMANDS: LiteralString = (
     COMMANDS_WHERE + "c.batch_id = %s and c.domain = %s"
     " and (cast(%s as text) is null or c.status = %s)"
     " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
+)
+#: The same of a batch whose commands are in the history, or on their way there.
+_LIST_MOVED: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + ", p.moved_at from {schema}.page_batch_commands("
+    "%s, %s, %s, null, null, null, %s, 2147483647) p"
+    " cross join lateral (select (p.command).*) c offset %s"
 )
 _CLOSED_BATCHES: LiteralString = (
     BATCHES_WHERE + "b.batch_id = any(%s) and b.completed_at is not null"
@@ -125,6 +135,9 @@ class PostgresReads:
     async def list_batch_commands(
         self, domain: str, batch_id: UUID, *, status: CommandStatus | None, limit: int, offset: int
     ) -> list[CommandMetadata]:
+        if await self.gateway.value(BATCH_IS_GOING, (batch_id,)):
+            moved = (domain, batch_id, status, limit + offset, offset)
+            return await self.gateway.rows(_LIST_MOVED, moved, into=command_of)
         params = (batch_id, domain, status, status, limit, offset)
         return await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
 

@@ -23,7 +23,7 @@ COMMAND_COLUMNS: LiteralString = (
 BATCH_COLUMNS: LiteralString = (
     "b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count, b.completed_count, "
     "b.failed_count, b.canceled_count, b.in_troubleshooting_count, b.created_at, b.started_at, "
-    "b.completed_at"
+    "b.completed_at, b.history_since"
 )
 #: In the order of AuditEvent. What SENT tells of its command is read from the command, which has it
 #: for good: in each event it would be written once more for every command that is sent.
@@ -45,6 +45,11 @@ HISTORY_WHERE: LiteralString = (
 )
 COMMANDS_WHERE: LiteralString = (
     "select " + COMMAND_COLUMNS + " from {schema}.command_bus_command c where "  # noqa: S608  (literals only)
+)
+#: Whether retention moves the commands of a batch, or has moved them.
+BATCH_IS_GOING: LiteralString = (
+    "select exists (select from {schema}.command_bus_batch b"
+    " where b.batch_id = %s and b.pruning_since is not null)"
 )
 BATCHES_WHERE: LiteralString = (
     "select " + BATCH_COLUMNS + " from {schema}.command_bus_batch b where "  # noqa: S608  (literals only)

@@ -50,6 +50,13 @@ _SIBLINGS: LiteralString = (
     " order by c.created_at, c.command_id"
 )
 
+_MOVED_SIBLINGS: LiteralString = (
+    HISTORY_WHERE + "c.correlation_id = %s and c.command_id <> %s"
+    " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
+    " and (cast(%s as text[]) is null or c.domain = any(cast(%s as text[])))"
+    " order by c.created_at, c.command_id limit %s"
+)
+
 #: Events that end an attempt.
 _ENDS = frozenset(
     {
@@ -145,18 +152,19 @@ class Lives(Groups):
         # Gone between two reads, by retention: then nothing is known beside its row.
         facts = await gateway.row(_FACTS, params, into=LifeFacts) or LifeFacts()
         places = None if domains is None else sorted(domains)
-        siblings = await gateway.rows(
-            _SIBLINGS,
-            (found.correlation_id, wanted, viewer.owner, places, places, MAX_SIBLINGS + 1),
-            into=command_of,
-        )
+        which = (found.correlation_id, wanted, viewer.owner, places, places, MAX_SIBLINGS + 1)
+        siblings = await gateway.rows(_MOVED_SIBLINGS, which, into=command_of)
+        siblings += await gateway.rows(_SIBLINGS, which, into=command_of)
+        siblings.sort(key=lambda each: (each.created_at, each.command_id))
         return CommandLife(
             command=found,
             sentence=life_sentence(found, facts, events, datetime.now(UTC)),
             steps=steps_of(found, events, left_out),
             left_out=left_out,
             attempts=attempts_of(events),
-            actions=() if found.history_since else allowed_actions(
+            actions=()
+            if found.history_since
+            else allowed_actions(
                 found.status, is_leased=found.leased_by is not None, has_payload=facts.has_payload
             ),
             facts=facts,

@@ -105,9 +105,9 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
     ),
     "IN_HISTORY_TOO": KnownFinding(
         Severity.ERROR,
-        "a command has the id of one that is in the history: somebody went past the functions that send",
-        "find out who inserts into command_bus_command, or restored a part of the history; look at both with "
-        "`commandbus list --id` and `commandbus list --history --id`",
+        "a command has the id of one that is in the history: nobody who sends can do that",
+        "find out who inserts into command_bus_command, or restored a part of the history; "
+        "`commandbus list --id` shows the one, with `--history` the other",
     ),
     "AUDIT_PART_MISSING": KnownFinding(
         Severity.ERROR,

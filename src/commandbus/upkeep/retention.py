@@ -108,8 +108,8 @@ class Retention:
     ) -> None:
         """Keep a kind of rows for this time; None: without limit.
 
-        `audit`, `archives`, `replies`, `commands`, or `history`: with a rule for it, what is due by the
-        rule for commands is moved there, where it is found and its id is known, and not removed.
+        `audit`, `archives`, `replies`, `commands`, or `history`: with a rule for it, what is due by
+        the rule for commands is not removed but moved there, where it is found.
         """
         check_names(domain)
         if keep is not None and keep > LONGEST_AGE:

@@ -272,7 +272,7 @@ end $$;
 create or replace function commandbus.page_batch_commands(
     p_domain text, p_batch_id uuid, p_status text, p_from int, p_from_at timestamptz, p_from_id uuid,
     p_limit int, p_scan int default 20000
-) returns table (place int, command commandbus.command_bus_command)
+) returns table (place int, command commandbus.command_bus_command, moved_at timestamptz)
 language plpgsql stable as $$
 declare
     c_last constant int := 2147483647;
@@ -303,8 +303,8 @@ begin
         end if;
     end if;
     return query
-    select (k.c).sequence_no, k.c from (
-        (select c from commandbus.command_bus_command c
+    select (k.c).sequence_no, k.c, k.moved_at from (
+        (select c, null::timestamptz as moved_at from commandbus.command_bus_command c
           where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
             and c.sequence_no >= coalesce(p_from, -c_last)
             and (v_next is null or c.sequence_no < v_next)
@@ -313,7 +313,7 @@ begin
             and (p_status is null or c.status = p_status)
           order by c.sequence_no, c.created_at, c.command_id limit p_limit)
         union all
-        select m from commandbus.moved_children(
+        select m.command, m.moved_at from commandbus.moved_children(
                p_domain, p_batch_id, p_status, coalesce(p_from, -c_last), p_from_at, p_from_id, v_next, p_limit) m
          where v_went) k
      order by (k.c).sequence_no, (k.c).created_at, (k.c).command_id limit p_limit;
@@ -332,15 +332,15 @@ begin
         p_from_at := null;
     end if;
     return query
-    select c_last, k.c from (
-        (select c from commandbus.command_bus_command c
+    select c_last, k.c, k.moved_at from (
+        (select c, null::timestamptz as moved_at from commandbus.command_bus_command c
           where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
             and c.sequence_no is null
             and (p_from_at is null or (c.created_at, c.command_id) > (p_from_at, p_from_id))
             and (p_status is null or c.status = p_status)
           order by c.created_at, c.command_id limit p_limit - v_rows)
         union all
-        select m from commandbus.moved_children(
+        select m.command, m.moved_at from commandbus.moved_children(
                p_domain, p_batch_id, p_status, null, p_from_at, p_from_id, null, p_limit - v_rows) m
          where v_went) k
      order by (k.c).created_at, (k.c).command_id limit p_limit - v_rows;

@@ -118,11 +118,11 @@ end $$;
 create or replace function commandbus.moved_children(
     p_domain text, p_batch_id uuid, p_status text, p_from int, p_from_at timestamptz, p_from_id uuid,
     p_below int, p_limit int
-) returns setof commandbus.command_bus_command
+) returns table (command commandbus.command_bus_command, moved_at timestamptz)
 language plpgsql stable as $$
 begin
     return query
-    select r.* from (
+    select r, (k.h).moved_at from (
         select h from commandbus.command_bus_history h
          where h.batch_id = p_batch_id and h.domain = p_domain
            and case when p_from is null then h.sequence_no is null else h.sequence_no >= p_from end

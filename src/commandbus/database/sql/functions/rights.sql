@@ -327,7 +327,8 @@ language sql immutable as $$
         ('command_bus_history_domain', null, '{operator,api,reader}'),
         ('command_bus_batch', '-on_complete request_digest', '{worker,operator,api,reader}'),
         ('command_bus_batch', 'batch_id domain name custom_data status total_count completed_count'
-            ' failed_count canceled_count in_troubleshooting_count created_at started_at completed_at',
+            ' failed_count canceled_count in_troubleshooting_count created_at started_at completed_at'
+            ' history_since',
             '{sender}'),
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
@@ -379,6 +380,7 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
+        ('command_bus_moved_ticket', null, '{worker,operator,api,reader}'),
         -- without the payload, and without what would let a digest prove a guess of it
         ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
         ('command_bus_look', null, '{operator,api,reader}'),

@@ -2,7 +2,7 @@
 -- docs/adr/0097 has the reasons.
 
 -- A command as it was when it was moved, under a number of its domain in the order of moving. The columns from domain on are those
--- of command_bus_command, in its order: whoever adds one there adds it here. Parts are ranges of the numbers of one domain.
+-- of command_bus_command, in its order: a column that is added there is added here. Parts are ranges of the numbers of one domain.
 create table commandbus.command_bus_history (
     history_no          bigint not null,
     moved_at            timestamptz not null,
@@ -59,7 +59,7 @@ create index ix_history_batch on commandbus.command_bus_history (batch_id, seque
 -- query, and it is there before the first row is.
 create sequence commandbus.command_bus_history_part;
 
--- How far the history of a domain has come. Whoever moves commands locks the row first.
+-- How far the history of a domain has come. A move of commands locks the row first.
 create table commandbus.command_bus_history_domain (
     domain        text primary key,
     last_no       bigint not null default 0,
