@@ -16,7 +16,8 @@ pytestmark = pytest.mark.postgres
 
 DAY = timedelta(days=1)
 HISTORY = (
-    "select to_jsonb(h) from commandbus.command_bus_history h where domain = 'mail' order by history_no"
+    "select to_jsonb(h) from commandbus.command_bus_history h where domain = 'mail'"
+    " order by history_no"
 )
 
 
@@ -67,7 +68,7 @@ async def test_history_moves_with_its_domain_and_goes_on_there(dsn: str, empty_d
 async def test_move_of_history_that_was_cut_off_goes_on(
     dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commandbus.shards import copying  # noqa: PLC0415
+    from commandbus.shards import copying
 
     known = await told(dsn, empty_dsn)
     monkeypatch.setattr(copying, "CHUNK_ROWS", 3)

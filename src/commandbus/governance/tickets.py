@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, LiteralString, cast
 from uuid import UUID
 
-from commandbus.database.rows import BATCH_IS_GOING
 from commandbus.governance.model import (
     BatchTicket,
     ChildStatus,
@@ -55,8 +54,7 @@ _SOME: LiteralString = (
 )
 _CHILD: LiteralString = _CHILDREN + _ONE
 _MOVED_CHILD: LiteralString = _MOVED + _ONE
-_PAGE_CHILDREN: LiteralString = _CHILDREN + _SOME
-_PAGE_MOVED: LiteralString = _MOVED + _SOME
+_PAGE_CHILDREN: LiteralString = "(" + _CHILDREN + _SOME + ") union all (" + _MOVED + _SOME + ")"
 
 
 async def tickets_by_id(
@@ -107,10 +105,8 @@ async def page_children(
     bound = ("children", ticket_id, status)
     after = position_of(cursor, bound, read_number) or 0
     params = (ticket_id, after, status, status, limit + 1)
-    found = await statements.rows(_PAGE_CHILDREN, params, into=_child_of)
-    if await statements.value(BATCH_IS_GOING, (ticket_id,)):
-        found += await statements.rows(_PAGE_MOVED, params, into=_child_of)
-        found = sorted(found, key=lambda child: child.sequence_no)[: limit + 1]
+    found = await statements.rows(_PAGE_CHILDREN, params + params, into=_child_of)
+    found = sorted(found, key=lambda child: child.sequence_no)[: limit + 1]
     return page_of(found, limit, bound, lambda child: [child.sequence_no])
 
 

@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.rows import AUDIT_COLUMNS, COMMANDS_WHERE, HISTORY_WHERE, command_of
+from commandbus.database.rows import (
+    AUDIT_COLUMNS,
+    COMMAND_COLUMNS,
+    COMMANDS_WHERE,
+    HISTORY_WHERE,
+    command_of,
+)
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import (
     EVERYTHING,
@@ -42,19 +48,16 @@ _EVENTS: LiteralString = (
 _FACTS: LiteralString = "select * from {schema}.command_facts(%s, %s)"
 # At first only the ids, by the index of the correlation: the rest is read of a page.
 _SIBLINGS: LiteralString = (
-    COMMANDS_WHERE  # noqa: S608  (literals only)
-    + "(c.domain, c.command_id) in (select s.domain, s.command_id"
+    "(select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + ", null::timestamptz from {schema}.command_bus_command c where "
+    "(c.domain, c.command_id) in (select s.domain, s.command_id"
     " from {schema}.command_bus_command s where s.correlation_id = %s and s.command_id <> %s"
     " and {schema}.visible_batch(cast(%s as text), s.batch_id)"
-    " and (cast(%s as text[]) is null or s.domain = any(cast(%s as text[]))) limit %s)"
-    " order by c.created_at, c.command_id"
-)
-
-_MOVED_SIBLINGS: LiteralString = (
-    HISTORY_WHERE + "c.correlation_id = %s and c.command_id <> %s"
+    " and (cast(%s as text[]) is null or s.domain = any(cast(%s as text[]))) limit %s))"
+    " union all (" + HISTORY_WHERE + "c.correlation_id = %s and c.command_id <> %s"
     " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
-    " and (cast(%s as text[]) is null or c.domain = any(cast(%s as text[])))"
-    " order by c.created_at, c.command_id limit %s"
+    " and (cast(%s as text[]) is null or c.domain = any(cast(%s as text[]))) limit %s)"
 )
 
 #: Events that end an attempt.
@@ -153,8 +156,7 @@ class Lives(Groups):
         facts = await gateway.row(_FACTS, params, into=LifeFacts) or LifeFacts()
         places = None if domains is None else sorted(domains)
         which = (found.correlation_id, wanted, viewer.owner, places, places, MAX_SIBLINGS + 1)
-        siblings = await gateway.rows(_MOVED_SIBLINGS, which, into=command_of)
-        siblings += await gateway.rows(_SIBLINGS, which, into=command_of)
+        siblings = await gateway.rows(_SIBLINGS, which + which, into=command_of)
         siblings.sort(key=lambda each: (each.created_at, each.command_id))
         return CommandLife(
             command=found,

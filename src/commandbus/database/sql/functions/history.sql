@@ -83,7 +83,7 @@ language sql stable as $$
          where p_last_no + 1 >= p.first_no and p_last_no + 1 < p.below_no
            and f.moved_at < now() - (
                select r.keep from commandbus.command_bus_retention r
-                where r.kind = 'history' and r.domain in (p_domain, '*') order by r.domain = '*' limit 1) / 16),
+                where r.kind = 'history' and r.domain in (p_domain, '*') order by r.domain = '*' limit 1) / 8),
         p_last_no + 1)
 $$;
 
@@ -151,12 +151,46 @@ begin
                 else commandbus.find_in_history(case when not v_all then p_domain end, v_look) end;
 end $$;
 
--- Of these ids, the ones in the history of a domain, or of all. A plan for each call: with the domain known it opens no parts of others.
+-- Of these ids, the ones in the history of a domain, or of all.
 create or replace function commandbus.find_in_history(p_domain text, p_command_ids uuid[]) returns uuid[]
 language plpgsql as $$
 begin
-    return array(select distinct h.command_id from commandbus.command_bus_history h
-                  where h.command_id = any(p_command_ids) and (p_domain is null or h.domain = p_domain));
+    return array(select distinct r.command_id
+                   from commandbus.command_bus_history_domain h
+                  cross join lateral commandbus.history_rows(h.domain, p_command_ids) r
+                  where p_domain is null or h.domain = p_domain);
+end $$;
+
+-- What a domain has in its history of these ids. One plan for all calls opens the parts of all domains, which is the
+-- cheaper as long as they are few; otherwise each call is planned, and opens those of its domain.
+create or replace function commandbus.history_rows(p_domain text, p_command_ids uuid[])
+returns setof commandbus.command_bus_history
+language plpgsql stable as $$
+begin
+    if (select count(*) from (select from pg_inherits i
+                               where i.inhparent = 'commandbus.command_bus_history'::regclass limit 129) p) <= 128 then
+        return query select * from commandbus.history_rows_once(p_domain, p_command_ids);
+    else
+        return query select * from commandbus.history_rows_anew(p_domain, p_command_ids);
+    end if;
+end $$;
+
+create or replace function commandbus.history_rows_once(p_domain text, p_command_ids uuid[])
+returns setof commandbus.command_bus_history
+language plpgsql stable as $$
+begin
+    return query
+    select h.* from commandbus.command_bus_history h
+     where h.command_id = any(p_command_ids) and h.domain = p_domain;
+end $$;
+
+create or replace function commandbus.history_rows_anew(p_domain text, p_command_ids uuid[])
+returns setof commandbus.command_bus_history
+language plpgsql stable as $$
+begin
+    return query
+    select h.* from commandbus.command_bus_history h
+     where h.command_id = any(p_command_ids) and h.domain = p_domain;
 end $$;
 
 -- A command wherever it is. For those who only look: what is in the history changes no more.
@@ -168,9 +202,8 @@ begin
     select c.* from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = p_command_id;
     if not found and pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is not null then
         return query
-        select r.* from commandbus.command_bus_history h
-         cross join lateral jsonb_populate_record(null::commandbus.command_bus_command, to_jsonb(h)) r
-         where h.domain = p_domain and h.command_id = p_command_id;
+        select r.* from commandbus.history_rows(p_domain, array[p_command_id]) h
+         cross join lateral jsonb_populate_record(null::commandbus.command_bus_command, to_jsonb(h)) r;
     end if;
 end $$;
 
@@ -186,8 +219,7 @@ begin
      where c.domain = p_domain and c.command_id = p_command_id;
     if not found and pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is not null then
         return query
-        select h.status, h.sent_by, h.digest from commandbus.command_bus_history h
-         where h.domain = p_domain and h.command_id = p_command_id;
+        select h.status, h.sent_by, h.digest from commandbus.history_rows(p_domain, array[p_command_id]) h;
     end if;
 end $$;
 
@@ -199,7 +231,7 @@ begin
         return null;
     end if;
     return (select jsonb_build_object('type', h.command_type, 'correlation_id', h.correlation_id)
-              from commandbus.command_bus_history h where h.domain = p_domain and h.command_id = p_command_id);
+              from commandbus.history_rows(p_domain, array[p_command_id]) h);
 end $$;
 
 -- Refuses what somebody wants to do with a command that is in the history.
@@ -211,8 +243,7 @@ begin
     if pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is null then
         return;
     end if;
-    select h.moved_at into v_since from commandbus.command_bus_history h
-     where h.domain = p_domain and h.command_id = p_command_id;
+    select h.moved_at into v_since from commandbus.history_rows(p_domain, array[p_command_id]) h;
     if found then
         raise exception 'command % is in the history since %: it has ended, and does not change any more',
             p_command_id, commandbus.iso8601(v_since)

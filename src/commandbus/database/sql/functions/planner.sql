@@ -91,7 +91,8 @@ begin
                 'commandbus.list_audit', 'commandbus.page_batch_commands', 'commandbus.group_trends',
                 'commandbus.list_people', 'commandbus.find_id', 'commandbus.seal_state', 'commandbus.search_history',
                 'commandbus.history_window', 'commandbus.history_floor', 'commandbus.moved_children',
-                'commandbus.find_in_history', 'commandbus.known_command', 'commandbus.moved_details']),
+                'commandbus.history_rows_anew']),
+            ('set enable_seqscan = off set plan_cache_mode = force_generic_plan', array['commandbus.history_rows_once']),
             -- Along the index that has the order, never along one that has only the time: what is rare
             -- would be looked for in all that there is.
             (c_custom || ' set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off'
