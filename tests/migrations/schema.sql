@@ -1153,7 +1153,7 @@ function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) retur
 function commandbus.command_events(p_domain text, p_command_id uuid, p_viewer text DEFAULT NULL::text, p_most integer DEFAULT 200, p_ends integer DEFAULT 50) returns TABLE(event commandbus.command_bus_audit, left_out integer)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ed597067a62eace7009db95b413097ec
 function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone, reply text, traceparent text)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 80673ed28ec9b7b2247d288bdcddc82e
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body ee4e69b7061a314684a95d6ce5f93f40
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
@@ -1353,11 +1353,11 @@ function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_er
 function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 05e37a612b4714c54f88b1a4edf84f11
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b484e360e6496fe903b1651457c7b34b
 function commandbus.find_id(p_id uuid, p_domains text[], p_viewer text) returns TABLE(kind text, domain text, status text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c3fe0e03c859f6277cfe29aa9a9b289d
 function commandbus.find_in_history(p_domain text, p_command_ids uuid[]) returns uuid[]
-    plpgsql, volatile, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 6f85a5cecbb9b2a8dec4fda5900cf66d
+    plpgsql, volatile, body e14cf6eef6b61d7c4ff3c2765db0d1df
 function commandbus.find_reply(p_queue text, p_domain text, p_command_id uuid, p_ended timestamp with time zone, OUT o_stands text, OUT o_body text) returns record
     plpgsql, stable, body 6f23201f9de3a087c189a87950288749
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
@@ -1444,6 +1444,12 @@ function commandbus.history_floor(p_domain text, p_first timestamp with time zon
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 34568a56937469828a5f28a1cd6a255f
 function commandbus.history_parts(p_domain text DEFAULT NULL::text) returns TABLE(part regclass, domain text, first_no bigint, below_no bigint)
     sql, stable, body 656735cf39577328710e92c31d9eedcc
+function commandbus.history_rows(p_domain text, p_command_ids uuid[]) returns SETOF commandbus.command_bus_history
+    plpgsql, stable, body 966617c76fd2e2252a77b9503b1af0ac
+function commandbus.history_rows_anew(p_domain text, p_command_ids uuid[]) returns SETOF commandbus.command_bus_history
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 6a6c5962e6b4fc088fea1d0034a61410
+function commandbus.history_rows_once(p_domain text, p_command_ids uuid[]) returns SETOF commandbus.command_bus_history
+    plpgsql, stable, set enable_seqscan=off, set plan_cache_mode=force_generic_plan, body 6a6c5962e6b4fc088fea1d0034a61410
 function commandbus.history_window(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_history)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 29dfd4f36e56aa860cd32b9fcf817d55
 function commandbus.in_turn(p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
@@ -1495,7 +1501,7 @@ function commandbus.key_policy(p_domain text) returns text
 function commandbus.key_text(p_domain text, p_key text, p_number bigint) returns text
     sql, stable, body e52301daca029a406d0f048bc6d3644b
 function commandbus.known_command(p_domain text, p_command_id uuid) returns SETOF commandbus.command_bus_command
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 62d027467696aa6e6c672847cab465b4
+    plpgsql, stable, body 4f007fa9f03452bec6b5915ae2e273b2
 function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 1a13e264d4e30aeaa73dad2c95f4500e
 function commandbus.known_in_history(p_domain text, p_command_ids uuid[]) returns uuid[]
@@ -1583,7 +1589,7 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
 function commandbus.make_history_parts(p_domain text, p_first bigint, p_last bigint) returns void
-    plpgsql, volatile, body fd64ebca46b96bcf197e0c7d5b37f837
+    plpgsql, volatile, body a17d6664213aa3f1996d7f2447f9d429
 function commandbus.make_queue_verbs(p_physical text) returns void
     plpgsql, volatile, body 01666b6c3ff33276417e6136c3ff1efc
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
@@ -1633,7 +1639,7 @@ function commandbus.moved_children(p_domain text, p_batch_id uuid, p_status text
 function commandbus.moved_chunks(p_move_id uuid) returns TABLE(chunk_no integer, after_id bigint, upto_id bigint, row_count integer, digest bytea, is_whole boolean)
     sql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body f9763f8d28738b9e70adf1735cfe1540
 function commandbus.moved_details(p_domain text, p_command_id uuid) returns jsonb
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 0292482ac69b82455ca5c4719cda43f2
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0c53e16b5391dd89edef2e46b44987ef
 function commandbus.moved_event(p_event commandbus.command_bus_audit) returns text
     sql, stable, body da5d55d0ff6df57a0441fc809dc5ea32
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
@@ -1641,7 +1647,7 @@ function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for inter
 function commandbus.next_due(p_domain text) returns double precision
     sql, stable, body 399f543b3f4e46661af4df7768f50851
 function commandbus.next_history_no(p_domain text, p_last_no bigint) returns bigint
-    sql, stable, body 0c060c3a3ef15531302f64745972f3e1
+    sql, stable, body e56aebcecceabdbc42fb45c7c4dd4029
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -1839,7 +1845,7 @@ function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uu
 function commandbus.refuse_left_domain() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 917086c0caa7d14bfa775d2e5a0aea49
 function commandbus.refuse_moved(p_domain text, p_command_id uuid) returns void
-    plpgsql, volatile, body abf5441cf4bea9b0b6c7a6e3b9921880
+    plpgsql, volatile, body e9603d55272e180a3967f64b2b2e9f15
 function commandbus.refuse_moved_batch(p_batch_id uuid) returns void
     plpgsql, volatile, body d8ca82be1b1fa6a44f8fae03d7ff284d
 function commandbus.refuse_moving_domain() returns trigger
@@ -2031,7 +2037,7 @@ function commandbus.send_unique(p_domain text, p_command_type text, p_command_id
 function commandbus.send_unique_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text, command_id uuid)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 72b7a4e9646e9e8d24ae6be533eb89a8
 function commandbus.sent_as(p_domain text, p_command_id uuid) returns TABLE(status text, sent_by text, digest bytea)
-    plpgsql, volatile, body 08addd8670aae24e5e48ea4f0c061240
+    plpgsql, volatile, body a4524dd90203e3f4fee6bdcbd5a3510d
 function commandbus.sent_before(p_domain text, p_command_id uuid, p_digests bytea[], p_user text) returns TABLE(verdict text, status text)
     sql, volatile, body b380e77349346322c8d5305449290374
 function commandbus.sent_keys(p_sends jsonb) returns TABLE(domain text, keys text[])

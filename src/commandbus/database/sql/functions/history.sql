@@ -48,7 +48,7 @@ declare
     v_rows  bigint;
     v_no    bigint := p_first;
     v_below bigint;
-    v_name  text;
+    v_name  bigint;
 begin
     perform commandbus.check_domain(p_domain);
     while v_no <= p_last loop
@@ -60,10 +60,10 @@ begin
                 select (v_no - min(p.first_no)) / 16 from commandbus.history_parts(p_domain) p));
             v_below := least(v_no + v_rows, (select min(p.first_no) from commandbus.history_parts(p_domain) p
                                               where p.first_no > v_no));
-            v_name := 'command_bus_history_' || nextval('commandbus.command_bus_history_part');
-            execute format('create table commandbus.%I (like commandbus.command_bus_history including all)'
+            v_name := nextval('commandbus.command_bus_history_part');
+            execute format('create table commandbus.command_bus_history_%s (like commandbus.command_bus_history including all)'
                            ' with (autovacuum_vacuum_insert_scale_factor = 0.1)', v_name);
-            execute format('alter table commandbus.command_bus_history attach partition commandbus.%I'
+            execute format('alter table commandbus.command_bus_history attach partition commandbus.command_bus_history_%s'
                            ' for values from (%L, %s) to (%L, %s)', v_name, p_domain, v_no, p_domain, v_below);
         end if;
         v_no := v_below;

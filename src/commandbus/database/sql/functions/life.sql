@@ -183,6 +183,6 @@ language sql stable as $$
                     r.body::jsonb -> 'meta' ->> 'traceparent')
       from commandbus.known_command(p_domain, p_command_id) c
       left join commandbus.command_bus_troubleshooting t
-        on t.domain = c.domain and t.command_id = c.command_id
+        on t.domain = p_domain and t.command_id = p_command_id
       cross join lateral commandbus.command_reply(c.domain, c.command_id) r
 $$;
