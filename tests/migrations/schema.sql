@@ -1355,7 +1355,7 @@ function commandbus.failure_stack(p_domain text, p_command_id uuid) returns json
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b484e360e6496fe903b1651457c7b34b
 function commandbus.find_id(p_id uuid, p_domains text[], p_viewer text) returns TABLE(kind text, domain text, status text)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c3fe0e03c859f6277cfe29aa9a9b289d
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 06c3f483d216e8c326a1883f5cb3f3bb
 function commandbus.find_in_history(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, body e14cf6eef6b61d7c4ff3c2765db0d1df
 function commandbus.find_reply(p_queue text, p_domain text, p_command_id uuid, p_ended timestamp with time zone, OUT o_stands text, OUT o_body text) returns record

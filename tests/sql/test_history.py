@@ -424,3 +424,68 @@ async def test_history_that_is_long_overdue_is_a_finding(
     assert "RETENTION_BEHIND" in codes(await bus.upkeep.doctor())
     await bus.upkeep.prune()
     assert "RETENTION_BEHIND" not in codes(await bus.upkeep.doctor())
+
+
+async def test_a_batch_that_is_on_its_way_shows_all_its_commands_and_is_not_opened(
+    db: Session, bus: CommandBus, rules: None
+) -> None:
+    batch = await batch_of(db, 5)
+    await age(db)
+    everything = [each.command_id for each in await bus.list_batch_commands(DOMAIN, batch)]
+    prune = "select o_pruned from commandbus.prune_batches(%s, now(), 2)"
+    await db.value(prune, DOMAIN)  # marks it
+    assert (await db.value(prune, DOMAIN))[MOVED] == 2
+
+    page = (await bus.batches.page_commands(DOMAIN, batch)).items
+    assert [each.command_id for each in page] == everything
+    assert len([each for each in page if each.history_since]) == 2
+    assert [each.command_id for each in await bus.list_batch_commands(DOMAIN, batch)] == everything
+    some = await bus.list_batch_commands(DOMAIN, batch, limit=2, offset=2)
+    assert [each.command_id for each in some] == everything[2:4]
+    with pytest.raises(InvalidOperationError, match="is being moved to the history"):
+        await bus.batches.retry(DOMAIN, batch)
+    # a run that was cut off is gone on with
+    assert (await total(await bus.upkeep.prune()))[MOVED] == 3
+    assert [each.command_id for each in await bus.list_batch_commands(DOMAIN, batch)] == everything
+
+
+async def test_a_batch_that_is_retried_at_this_moment_is_not_moved(
+    db: Session, session: Open, bus: CommandBus, rules: None
+) -> None:
+    batch = await db.batch()
+    failed = await db.put("FAILED", batch)
+    await age(db)
+    operator = await session()
+    assert await operator.value("select commandbus.retry_batch(%s, %s)", DOMAIN, batch) == 1
+
+    assert (await total(await bus.upkeep.prune()))[MOVED] == 0
+    await operator.conn.commit()
+    assert (await total(await bus.upkeep.prune()))[MOVED] == 0
+    assert await db.status(failed.command_id) == "PENDING"
+
+
+async def test_a_drop_gives_way_to_who_reads_the_history(
+    db: Session, session: Open, bus: CommandBus, rules: None
+) -> None:
+    await ended(db, 2)
+    await bus.upkeep.prune()
+    await turn_back(db, 800)
+    reader = await session()
+    assert await reader.value("select count(*) from commandbus.command_bus_history") == 2
+
+    assert (await total(await bus.upkeep.prune()))[GONE] == 0
+    await reader.conn.rollback()
+    assert (await total(await bus.upkeep.prune()))[GONE] == 2
+
+
+async def test_a_look_of_its_own_plan_finds_the_same(
+    db: Session, bus: CommandBus, rules: None
+) -> None:
+    ids = await ended(db, 3)
+    await bus.upkeep.prune()
+    for function in ("history_rows", "history_rows_once", "history_rows_anew"):
+        for domain, wanted in ((DOMAIN, 3), ("reports", 0)):
+            found = await db.value(
+                f"select count(*) from commandbus.{function}(%s, %s::uuid[])", domain, ids
+            )
+            assert found == wanted, function
