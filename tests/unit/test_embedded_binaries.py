@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.embedded import Binaries, binaries, find_binaries
+from commandbus.embedded import Binaries, EmbeddedPostgres, binaries, find_binaries
 from commandbus.embedded.account import Account
 from commandbus.embedded.binaries import binaries_for
 from commandbus.errors import EmbeddedServerError
@@ -217,3 +217,9 @@ def test_copy_is_not_tried_when_it_would_not_help(wheel: Binaries, tmp_path: Pat
     with pytest.raises(EmbeddedServerError, match="cannot run the server"):
         binaries_for(plain, broken, lambda: tmp_path / "state")
     assert binaries.OLDEST_MAJOR == 15
+
+
+def test_folders_may_be_given_as_text(make_installation: MakeInstallation, tmp_path: Path) -> None:
+    bin_directory = make_installation("given", "postgres (PostgreSQL) 12.1")
+    with pytest.raises(EmbeddedServerError, match=r"12"):  # found, and looked at
+        EmbeddedPostgres(str(tmp_path / "data"), binaries=str(bin_directory)).start()

@@ -16,7 +16,8 @@ from commandbus.middleware.opentelemetry import OpenTelemetry
 from commandbus.middleware.sentry import Sentry
 from commandbus.testing import fake_bus, run_until_idle
 
-COMMANDS = 50
+#: So many that what is done once for a worker does not count.
+COMMANDS = 300
 #: Where the calls are that middleware adds to an attempt: in ours, and in the SDKs.
 PLACES = ("/commandbus/middleware/", "/opentelemetry/", "/sentry_sdk/")
 
@@ -50,4 +51,4 @@ async def test_a_command_that_nobody_records_costs_few_calls() -> None:
     provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0))
     calls = await calls_of([OpenTelemetry(tracer_provider=provider), Sentry()])
     assert calls["OpenTelemetry.enter"] == calls["Sentry.enter"] == 1
-    assert calls.total() <= 11, calls
+    assert calls.total() <= 9, calls

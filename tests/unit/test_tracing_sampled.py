@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, PermanentCommandError
 from commandbus.middleware.opentelemetry import OpenTelemetry
-from commandbus.middleware.sampling import DroppedSpan, Sampling
+from commandbus.middleware.sampling import DroppedContext, Sampling
 from commandbus.middleware.travelling import Sent, sent_with
 from commandbus.testing import fake_bus, run_until_idle
 
@@ -114,11 +114,14 @@ async def test_the_reply_of_a_dropped_attempt_that_began_a_trace_carries_none() 
 def test_a_dropped_span_keeps_its_ids() -> None:
     sampling = Sampling(TracerProvider(sampler=ALWAYS_OFF).get_tracer("test"))
     one, other = (sampling.decide(sent_of(), is_parent=True) for _ in range(2))
-    assert isinstance(one, DroppedSpan)
-    assert isinstance(other, DroppedSpan)
-    assert one.get_span_context() == one.get_span_context()
-    assert one.get_span_context().trace_id == other.get_span_context().trace_id
-    assert one.get_span_context().span_id != other.get_span_context().span_id
+    assert isinstance(one, DroppedContext)
+    assert isinstance(other, DroppedContext)
+    first, again, second = (
+        trace.get_current_span(each).get_span_context() for each in (one, one, other)
+    )
+    assert first == again
+    assert first.trace_id == second.trace_id
+    assert first.span_id != second.span_id
 
 
 @pytest.mark.parametrize(
@@ -296,16 +299,17 @@ def test_what_is_dropped_early_is_what_the_sampler_drops(
 ) -> None:
     tracer = TracerProvider(sampler=sampler).get_tracer("test")
     decided = [Sampling(tracer).decide(sent_of(), is_parent=each) for each in (True, False)]
-    assert [isinstance(each, DroppedSpan) for each in decided] == [child, root]
+    assert [isinstance(each, DroppedContext) for each in decided] == [child, root]
     sent = sent_of().context
     for each, given, early in zip(decided, (sent, context.Context()), (child, root), strict=True):
         span = tracer.start_span("x", context=given)
         assert not (early and span.is_recording())
-        if isinstance(each, DroppedSpan):
-            found = each.get_span_context()
+        if isinstance(each, DroppedContext):
+            dropped = trace.get_current_span(each)
+            found = dropped.get_span_context()
             assert found.trace_flags == span.get_span_context().trace_flags
-            assert not each.is_recording()
-            assert f"{found.trace_id:032x}" in repr(each)
+            assert not dropped.is_recording()
+            assert f"{found.trace_id:032x}" in repr(dropped)
 
 
 def test_a_provider_that_is_set_up_later_is_found() -> None:
@@ -316,4 +320,45 @@ def test_a_provider_that_is_set_up_later_is_found() -> None:
     sampling = Sampling(proxy)
     assert sampling.decide(sent_of(), is_parent=False) is proxy
     proxy._tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test")
-    assert isinstance(sampling.decide(sent_of(), is_parent=False), DroppedSpan)
+    assert isinstance(sampling.decide(sent_of(), is_parent=False), DroppedContext)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.01, 0.25, 1.0])
+def test_what_begins_a_trace_is_recorded_as_often_as_the_ratio_says(ratio: float) -> None:
+    sampling = Sampling(TracerProvider(sampler=TraceIdRatioBased(ratio)).get_tracer("test"))
+    count = 20_000
+    found = [sampling.decide(sent_of(), is_parent=False) for _ in range(count)]
+    recorded = [each for each in found if not isinstance(each, DroppedContext)]
+    # Six times the deviation of as many throws: one run in a hundred million is outside.
+    assert abs(len(recorded) - ratio * count) <= 6 * (count * ratio * (1 - ratio)) ** 0.5
+    for each in recorded[:50]:
+        assert isinstance(each, trace.Tracer)
+        assert each.start_span("x", context=context.Context()).is_recording()
+    bound = round(ratio * (1 << 64))
+    for dropped in [each for each in found if isinstance(each, DroppedContext)][:50]:
+        # Another service that has to decide on this trace drops it too.
+        assert trace.get_current_span(dropped).get_span_context().trace_id % (1 << 64) >= bound
+
+
+def test_a_dropped_context_is_one_however_it_is_looked_at() -> None:
+    sampling = Sampling(TracerProvider(sampler=ALWAYS_OFF).get_tracer("test"))
+    carried = sent_with(propagate.get_global_textmap(), '{"baggage": "tenant=north"}')
+
+    def new() -> context.Context:
+        made = sampling.decide(carried, is_parent=False)
+        assert isinstance(made, DroppedContext)
+        return made
+
+    looks: list[Any] = [
+        dict, list, len, repr, lambda each: {**each}, lambda each: each | {},
+        lambda each: {} | each, lambda each: each.copy(), lambda each: list(each.items()),
+        lambda each: list(each.values()), lambda each: list(each.keys()),
+        lambda each: list(reversed(each)), lambda each: context.set_value("a", "b", each),
+        baggage.get_all, lambda each: each != {}, bool,
+    ]  # fmt: skip
+    for look in looks:
+        made = new()
+        assert look(made), look
+        assert baggage.get_baggage("tenant", made) == "north"
+        assert trace.get_current_span(made) is trace.get_current_span(made)
+        assert trace.get_current_span(made).get_span_context().is_valid

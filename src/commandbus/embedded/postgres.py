@@ -49,12 +49,12 @@ class EmbeddedPostgres:
 
     def __init__(
         self,
-        data_dir: Path | None = None,
+        data_dir: Path | str | None = None,
         *,
         tcp_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         start_timeout_seconds: float = 60.0,
-        binaries: Path | None = None,
+        binaries: Path | str | None = None,
         stop_on_exit: bool = True,
     ) -> None:
         """Check the arguments; nothing is touched before `start`.
@@ -74,11 +74,11 @@ class EmbeddedPostgres:
         if not start_timeout_seconds > 0:
             message = f"start_timeout_seconds is {start_timeout_seconds}; give more than 0"
             raise InvalidSettingError(message)
-        self._data_dir = data_dir
+        self._data_dir = None if data_dir is None else Path(data_dir)
         self._tcp_port = tcp_port
         self._settings = cluster.check_settings(settings or {})
         self._start_timeout_seconds = start_timeout_seconds
-        self._binaries = binaries
+        self._binaries = None if binaries is None else Path(binaries)
         self._stop_on_exit = stop_on_exit
         self._mutex = threading.RLock()
         self._use: _Use | None = None

@@ -236,6 +236,9 @@ def leave_all(call: Call, entered: Entered) -> None:
 class WorkerMiddleware(Middleware):
     """For built-in ones, which see what a worker does by itself too."""
 
+    #: Whether `received` is to be called: for most it would be for nothing.
+    sees_receives: bool = False
+
     def own_work(self) -> AbstractContextManager[Any]:
         """Around all that the worker does. Its tasks inherit the context variables."""
         return nullcontext()

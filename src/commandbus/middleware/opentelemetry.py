@@ -24,7 +24,7 @@ from commandbus.middleware.base import (
     WorkerMiddleware,
 )
 from commandbus.middleware.guarding import Guard
-from commandbus.middleware.sampling import DroppedSpan, Sampling
+from commandbus.middleware.sampling import DroppedContext, Sampling
 from commandbus.middleware.travelling import LINKED, Sent, sent_with
 from commandbus.privacy.sensitive import is_sensitive_key
 
@@ -58,11 +58,8 @@ if type(_runtime).__name__ == "ContextVarsRuntimeContext":
     _variable = getattr(_runtime, "_current_context", None)
     if isinstance(_variable, ContextVar):
         _attach, _current = _variable.set, _variable.get
-#: Under which a context has its span: to write it there oneself costs less than to ask for it.
-(_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
-_put: Callable[[Context, str, object], None] = dict.__setitem__
-#: An attempt whose context is attached: the token, the context, and of a dropped one what its reply
-#: carries; None: the propagators say it.
+#: An attempt whose context is attached: the token, the context, and what its reply carries; None:
+#: the propagators say it.
 _Begun = tuple[Any, Context, dict[str, str] | None]
 _Read = tuple[TextMapPropagator, str | None, Sent]
 Relation = Literal["auto", "parent", "link"]
@@ -87,7 +84,7 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
         if relation not in _RELATIONS:
             raise InvalidSettingError(f"relation is {relation!r}; use {', '.join(_RELATIONS)}")
         self._relation = relation
-        self._record_receive = record_receive
+        self.sees_receives = record_receive
         self._tracer = trace.get_tracer("commandbus", __version__, tracer_provider)
         self._sampling = Sampling(self._tracer)
         propagator = propagate.get_global_textmap()
@@ -175,14 +172,12 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
             self._relation == "auto" and not sent.is_linked and command.batch_id is None
         )
         decided = self._sampling.decide(sent, is_parent=is_parent)
-        if isinstance(decided, DroppedSpan):
-            context = Context(sent.baggage)
-            _put(context, _SPAN_KEY, decided)  # it refuses that itself, and nobody else has it yet
-            token = _attach(context)
+        if isinstance(decided, DroppedContext):
+            token = _attach(decided)
             if call.owns_context and command.reply_to is None:
                 return None
             goes_on = is_parent and sent.is_valid
-            return token, context, sent.onward if goes_on else sent.replied
+            return token, decided, sent.onward if goes_on else sent.replied
         span = decided.start_span(
             f"process {command.domain}",
             context=sent.context if is_parent else Context(),
@@ -199,7 +194,8 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
         call.state[self] = span
         call.tells_success = True
         context = trace.set_span_in_context(span, sent.baggage)
-        return contexts.attach(context), context, None
+        onward = None if command.reply_to is None else _carried_with(span, sent)
+        return contexts.attach(context), context, onward
 
     def leave(self, call: Call, entered: _Begun) -> None:
         """The handler has ended; its span ends with the attempt."""
@@ -260,8 +256,6 @@ class OpenTelemetry(WorkerMiddleware, Surrounding):
 
     def received(self, domain: str, metas: Sequence[str | None], seconds: float) -> None:
         """A span for a receive, linked to the creation of what it brought."""
-        if not self._record_receive:
-            return
         with self.guard:
             propagator = propagate.get_global_textmap()
             found = (sent_with(propagator, meta).creation for meta in metas[:MAX_LINKS])
@@ -309,6 +303,18 @@ def _carrier(*, is_many: bool = False) -> dict[str, str]:
     if is_many and carrier:
         carrier[LINKED] = "1"
     return carrier
+
+
+def _carried_with(span: Span, sent: Sent) -> dict[str, str] | None:
+    """What the reply of a recorded attempt carries; None: the propagators say it.
+
+    They would write the baggage anew for each.
+    """
+    made = span.get_span_context()
+    if sent.replied is None or made.trace_state or not made.is_valid:
+        return None
+    ids = f"00-{made.trace_id:032x}-{made.span_id:016x}-{made.trace_flags:02x}"
+    return {"traceparent": ids, **sent.replied}
 
 
 def _set_failed(span: Span | None, kind: str, message: str | None = None) -> None:

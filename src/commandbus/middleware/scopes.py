@@ -14,6 +14,8 @@ with extra("sentry", "the middleware Sentry"):
     from sentry_sdk.scope import Scope
 
 Describe = Callable[[Call, Scope], None]
+#: What a scope may have that another one without anything in it has not.
+_INCIDENTAL = frozenset({"_last_event_id", "_type", "client"})
 
 _OWN = frozenset({"_call", "_describe", "_origin"})
 _new = object.__new__
@@ -31,18 +33,13 @@ class LazyScope(Scope):
     _call: Call | None
 
     @staticmethod
-    def pair(
-        isolation: Scope, current: Scope, describe: Describe | None, call: Call | None
-    ) -> tuple[LazyScope, LazyScope]:
-        """Forks of both; `describe` writes what belongs to the call into the first, once made."""
-        first = _new(LazyScope)  # without the work of `__init__`
-        first._origin = isolation
-        first._describe = describe
-        first._call = call
-        second = _new(LazyScope)
-        second._origin = current
-        second._describe = second._call = None
-        return first, second
+    def of(origin: Scope, describe: Describe | None, call: Call | None) -> LazyScope:
+        """A fork; `describe` writes what belongs to the call into it, once it is made."""
+        scope = _new(LazyScope)  # without the work of `__init__`
+        scope._origin = origin
+        scope._describe = describe
+        scope._call = call
+        return scope
 
     def __getattr__(self, name: str) -> Any:
         """Called for what has no value: make the scope, then it has one."""
@@ -57,6 +54,19 @@ class LazyScope(Scope):
             if not _has(self, each):  # what was set before anything was read stays
                 setattr(self, each, getattr(made, each))
         return object.__getattribute__(self, name)
+
+
+def is_blank(scope: Scope) -> bool:
+    """Whether nothing was ever noted in a scope: then a new one is as good as a fork of it."""
+    new = Scope(ty=scope._type)
+    names = _attributes(scope) | _attributes(new)
+    if not all(_has(each, name) for each in (scope, new) for name in names):
+        return False
+    return (
+        type(scope) is Scope
+        and type(scope.client) is type(new.client)
+        and all(getattr(scope, name) == getattr(new, name) for name in names - _INCIDENTAL)
+    )
 
 
 def _attributes(scope: Scope) -> set[str]:

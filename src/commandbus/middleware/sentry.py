@@ -10,9 +10,17 @@ from typing import Any, Literal
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.extras import extra
 from commandbus.meta import check_meta
-from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Surrounding
+from commandbus.middleware.base import (
+    Call,
+    CallOutcome,
+    Draft,
+    Drafts,
+    Surrounding,
+    WorkerMiddleware,
+)
 from commandbus.middleware.guarding import Guard
-from commandbus.middleware.scopes import LazyScope
+from commandbus.middleware.scopes import LazyScope, is_blank
+from commandbus.middleware.sentry_traces import complete, travelling
 
 with extra("sentry", "the middleware Sentry"):
     import sentry_sdk
@@ -45,9 +53,17 @@ _set_isolation = _setter("_isolation_scope", Scope.set_isolation_scope)
 _set_current = _setter("_current_scope", Scope.set_current_scope)
 _isolation = _getter("_isolation_scope", Scope.get_isolation_scope)
 _current = _getter("_current_scope", Scope.get_current_scope)
+_new = object.__new__
 
 
-class Sentry(Surrounding):
+def _blank_current() -> None:
+    """Let the SDK make a current scope when somebody asks for it, as where there was none yet."""
+    variable = getattr(scopes, "_current_scope", None)
+    if variable is not None:
+        variable.set(None)
+
+
+class Sentry(WorkerMiddleware, Surrounding):
     """Sends events to the Sentry that the application has set up with `sentry_sdk.init`.
 
     `report`: "final" when a command is parked or has failed for good, "all" for each failed
@@ -72,7 +88,9 @@ class Sentry(Surrounding):
     @contextmanager
     def _sending(self, drafts: Drafts) -> Iterator[None]:
         with self.guard:
-            headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
+            headers = travelling(
+                dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
+            )
             drafts.each(lambda draft: self._add(draft, headers))
         yield
 
@@ -93,14 +111,21 @@ class Sentry(Surrounding):
     def enter(self, call: Call) -> tuple[Scope, Scope] | None:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
         isolation = _isolation() or Scope.get_isolation_scope()
-        current = _current() or Scope.get_current_scope()
-        scope, inner = LazyScope.pair(isolation, current, self._described, call)
+        scope = _new(LazyScope)  # as `of` makes it, which every attempt would call
+        scope._origin = isolation
+        scope._describe = self._described
+        scope._call = call
         if call._state is None:
             call._state = {self: scope}
         else:
             call._state[self] = scope
         _set_isolation(scope)
-        _set_current(inner)
+        current = _current()
+        if current is None:
+            if call.owns_context and call.entry.is_async:
+                return None  # who asks for it gets a new one, in this context alone
+            current = Scope.get_current_scope()
+        _set_current(LazyScope.of(current, None, None))
         return None if call.owns_context else (isolation, current)
 
     def leave(self, call: Call, entered: tuple[Scope, Scope]) -> None:
@@ -108,6 +133,25 @@ class Sentry(Surrounding):
         del call
         Scope.set_isolation_scope(entered[0])
         Scope.set_current_scope(entered[1])
+
+    def own_work(self) -> AbstractContextManager[Any]:
+        """Have the scopes that those of attempts are forks of, or each attempt would make them."""
+        return self._own_work()
+
+    @contextmanager
+    def _own_work(self) -> Iterator[None]:
+        current: Scope | None = None
+        with self.guard:
+            Scope.get_isolation_scope()
+            current = _current()
+            if current is not None and is_blank(current):
+                _blank_current()
+        try:
+            yield
+        finally:
+            with self.guard:
+                if current is not None:
+                    _set_current(current)
 
     def _describe(self, call: Call, scope: Scope) -> None:
         command = call.command
@@ -117,6 +161,7 @@ class Sentry(Surrounding):
         scope.add_event_processor(partial(self._processed, call))
         # Also without `sentry-trace`: then it is a new trace, not that of what started the worker.
         scope.generate_propagation_context(call.ctx.meta)
+        complete(scope)
         scope.set_transaction_name(f"{command.domain}/{command.command_type}")
         scope.set_tag("commandbus.domain", command.domain)
         scope.set_tag("commandbus.command_type", command.command_type)

@@ -96,7 +96,8 @@ class Parts:
         self.cancels = CancelWatch(
             control, options.domain, lambda: self.executor.leases, self.executor.cancel
         )
-        self._watchers = watchers_of(worker.registry.of_domain(self.domain))
+        watchers = watchers_of(worker.registry.of_domain(self.domain))
+        self._watchers = tuple(each for each in watchers if each.sees_receives)
         self._until_empty = worker.until_empty
         if self._until_empty is not None:
             self._until_empty.wake = self.receiver.wake
