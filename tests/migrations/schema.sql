@@ -1071,7 +1071,7 @@ function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double pre
 function commandbus.check_bulk_start(p_limit integer, p_start_after interval) returns void
     plpgsql, immutable, body a2a5b72eaaa04b2ca54be548f3e944ff
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9d7256af45be408d699fca81a604c969
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b15cec082db591442b9b2a29dd11a7d5
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void

@@ -106,8 +106,8 @@ class BlockingSearch(BlockingFacet["Search"]):
         history: bool = False, viewer: Viewer = EVERYTHING, limit: int = 100,
         cursor: str | None = None,
     ) -> Page[CommandMetadata]:
-        """Commands by what is known of them, newest first; `history`: of those that retention
-        moved."""
+        """Commands by what is known of them, newest first; `history`: those that were moved
+        there."""
         return self._bridge.run(self._facet.commands(
             command_id=command_id, correlation_id=correlation_id, batch_id=batch_id, domain=domain,
             command_type=command_type, status=status, error_code=error_code,
