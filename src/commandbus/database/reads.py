@@ -10,7 +10,6 @@ from commandbus.database.gateway import Gateway
 from commandbus.database.model import MarkedPayload
 from commandbus.database.rows import (
     AUDIT_COLUMNS,
-    BATCH_IS_GOING,
     BATCHES_WHERE,
     COMMAND_COLUMNS,
     COMMANDS_WHERE,
@@ -57,6 +56,8 @@ _LIST_BATCHES: LiteralString = (
 )
 _LIST_BATCH_COMMANDS: LiteralString = (
     COMMANDS_WHERE + "c.batch_id = %s and c.domain = %s"
+    " and not exists (select from {schema}.command_bus_batch b"
+    "                  where b.batch_id = %s and b.pruning_since is not null)"
     " and (cast(%s as text) is null or c.status = %s)"
     " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
 )
@@ -135,11 +136,12 @@ class PostgresReads:
     async def list_batch_commands(
         self, domain: str, batch_id: UUID, *, status: CommandStatus | None, limit: int, offset: int
     ) -> list[CommandMetadata]:
-        if await self.gateway.value(BATCH_IS_GOING, (batch_id,)):
+        params = (batch_id, domain, batch_id, status, status, limit, offset)
+        found = await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
+        if not found and (status is None or status.is_terminal):
             moved = (domain, batch_id, status, limit + offset, offset)
-            return await self.gateway.rows(_LIST_MOVED, moved, into=command_of)
-        params = (batch_id, domain, status, status, limit, offset)
-        return await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
+            found = await self.gateway.rows(_LIST_MOVED, moved, into=command_of)
+        return found
 
     async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
         return await self.gateway.rows(_CLOSED_BATCHES, (list(batch_ids),), into=BatchMetadata)

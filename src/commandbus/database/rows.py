@@ -46,11 +46,6 @@ HISTORY_WHERE: LiteralString = (
 COMMANDS_WHERE: LiteralString = (
     "select " + COMMAND_COLUMNS + " from {schema}.command_bus_command c where "  # noqa: S608  (literals only)
 )
-#: Whether retention moves the commands of a batch, or has moved them.
-BATCH_IS_GOING: LiteralString = (
-    "select exists (select from {schema}.command_bus_batch b"
-    " where b.batch_id = %s and b.pruning_since is not null)"
-)
 BATCHES_WHERE: LiteralString = (
     "select " + BATCH_COLUMNS + " from {schema}.command_bus_batch b where "  # noqa: S608  (literals only)
 )
