@@ -139,6 +139,10 @@ BARS: Sequence[Bar] = (
         _between("batch", _own("one batch"), _own("no batch"))),
     Bar("WAL of a command, send to completion", 3_300, 2_500,
         _figure("cost", OURS, "wal_bytes", "bytes"), is_ceiling=True),
+    Bar("16 processes of two places, two ahead, CPU of the server a command", 400, None,
+        _figure("small-workers", _own("two ahead"), "postgres_us", "µs"), is_ceiling=True),
+    Bar("the same, with the beginning of the processes", 400, None,
+        _figure("small-workers", _own("two ahead"), "postgres_all_us", "µs"), is_ceiling=True),
     Bar("worker memory in steady state, last quarter against second", 1.05, None,
         _figure("memory", _own("tuned"), "growth", "x"), is_ceiling=True),
 )  # fmt: skip

@@ -51,6 +51,10 @@ class Board:
         """Handlers that have started, in all processes."""
         return int(sum(self._numbers[0::TALLY_FIELDS]))
 
+    def have_started(self, processes: int, number: int) -> bool:
+        """Whether this number of processes have each started at least that number."""
+        return sum(tally >= number for tally in self._numbers[0::TALLY_FIELDS]) >= processes
+
     @property
     def first_start(self) -> float:
         """When the first of them did."""

@@ -1,6 +1,7 @@
 """What the built-in middleware cost: a drain without any against one with all of them, in pairs.
 
     python -m benchmarks.middleware --pairs 10
+    python -m benchmarks.middleware --pairs 10 --workloads drain-defaults,drain-1ms
 
 All: OpenTelemetry with one trace in a hundred recorded, Sentry, log context, timing (metrics). The
 real SDKs, with an exporter and a transport that keep what they get. The ratio of a pair is that of
@@ -35,15 +36,17 @@ KINDS: Mapping[str, Any] = {
 #: the files of the log that it writes, as on a server that has run for a while: else it makes new
 #: ones, filled with zeros, the more the more it writes.
 ALIKE = {"autovacuum": "off", "min_wal_size": "2GB"}
+#: What a command costs Python and the server, in µs.
+COSTS = ("python_us", "postgres_us")
 #: The median that all of them together must keep.
 WANTED = 0.90
 
 
-def workload(kinds: Sequence[str]) -> Workload:
-    """The drain of `make bench` with its best settings, without middleware and with each kind."""
-    (found,) = [each for each in WORKLOADS if each.key == "drain-tuned"]
-    (case,) = [each for each in found.cases if each.entrant.name == "commandbus"]
-    options = {**case.options, "analyzed": True}
+def workload(key: str, kinds: Sequence[str]) -> Workload:
+    """A drain of `make bench` in one process, without middleware and with each kind."""
+    (found,) = [each for each in WORKLOADS if each.key == key]
+    case = next(each for each in found.cases if each.entrant.name == "commandbus")
+    options = {**case.options, "analyzed": True, "share": 1.0}
     more = [
         Case(kind, case.entrant, {**case.settings, "middleware": KINDS[kind]}, options)
         for kind in kinds
@@ -71,13 +74,13 @@ def table(results: Results, key: str, kinds: Sequence[str]) -> str:
             lines.append(f"| {label} | failed: {results.errors(key, label)[:1]} | | | | |")
             continue
         cost = [
-            statistics.median(figures(results, key, label, name))
-            for name in ("python_us", "postgres_us")
+            f"{statistics.median(values):.1f}" if values else "-"
+            for values in (figures(results, key, label, name) for name in COSTS)
         ]
         lines.append(
             f"| {label} | {statistics.median(figures(results, key, label, 'rate')):,.0f} | "
             f"{statistics.median(found):.2f} | {min(found):.2f} to {max(found):.2f} | "
-            f"{cost[0]:.1f} | {cost[1]:.1f} |"
+            f"{cost[0]} | {cost[1]} |"
         )
     return "\n".join(lines)
 
@@ -91,18 +94,27 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10, help="rounds (10)")
     parser.add_argument("--commands", type=int, default=30_000, help="commands of a drain")
     parser.add_argument("--only", default="all", help=f"of {', '.join(KINDS)}, with commas (all)")
+    parser.add_argument(
+        "--workloads", default="drain-tuned",
+        help="drains of `make bench`, with commas: drain-tuned, drain-defaults, drain-1ms",
+    )  # fmt: skip
     arguments = parser.parse_args()
     kinds = [each.strip() for each in arguments.only.split(",") if each.strip()]
     if unknown := set(kinds) - set(KINDS):
         raise SystemExit(f"there is no {', '.join(sorted(unknown))}; use {', '.join(KINDS)}")
-    measured = workload(kinds)
+    known = {each.key for each in WORKLOADS if each.key.startswith("drain-")}
+    keys = [each.strip() for each in arguments.workloads.split(",") if each.strip()]
+    if strangers := set(keys) - known:
+        raise SystemExit(f"there is no {', '.join(sorted(strangers))}; use {', '.join(known)}")
+    measured = [workload(key, kinds) for key in keys]
     with Server.opened(ALIKE) as server:
         lab = Lab(server, Size(drain=arguments.commands))
         try:
-            results = run(lab, [measured], arguments.pairs)
+            results = run(lab, measured, arguments.pairs)
         finally:
             lab.close()
-    print(table(results, measured.key, kinds))
+    for each in measured:
+        print(f"\n{each.key}: {each.title}\n\n{table(results, each.key, kinds)}")
     print(f"\nWanted of all: a median of {WANTED:.2f} or more.")
 
 

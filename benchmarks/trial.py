@@ -20,6 +20,9 @@ from benchmarks.server import Reading, Server
 LOOK_SECONDS = 0.002
 #: The same, when single commands are timed.
 CLOSE_LOOK_SECONDS = 0.0005
+#: A worker has begun when it has started this number. Its connections have planned what they run
+#: by then, and what they read of the catalogue is in their caches.
+WARM = 100
 #: Rounds of the idle latency end after so long, for a system that takes seconds for each.
 ROUNDS_SECONDS = 6.0
 FEWEST_ROUNDS = 5
@@ -51,6 +54,12 @@ class Mark:
     machine: float
     python: float
     server: Reading
+
+
+def _cost(began: Mark, ended: Mark) -> dict[str, float]:
+    """What a command cost between two moments."""
+    return costs(began.server, ended.server, ended.python - began.python,
+                 ended.started - began.started)  # fmt: skip
 
 
 class Trial:
@@ -176,18 +185,29 @@ class Trial:
         cost = costs(before, after, python, count)
         return Drained(ended - first, first - began, cost, resident, machine_cores)
 
-    def steady(self, workers: list[Link], count: int, *, timeout: float = 180) -> Drained:
-        """Process what is queued, measured from a fifth of it to four fifths.
+    def steady(
+        self, workers: list[Link], count: int, *, timeout: float = 180
+    ) -> tuple[Drained, dict[str, float]]:
+        """Process what is queued, measured once all processes are at work, to nine tenths of it.
 
         What a process costs when it starts, its connections and its first plans, is no part of
-        it: with many processes and few commands for each that would be most of it.
+        that: with many processes and few commands for each it would be most of it. The second
+        figure is the cost of a command with that beginning.
         """
         self._board.clear()
         deadline = time.monotonic() + timeout
+        first = self._mark(workers)
         for link in workers:
             link.post("start_worker")
-        began = self._mark(workers, count // 5, deadline)
-        ended = self._mark(workers, count * 4 // 5, deadline)
+        # An equal share of a fifth would be WARM for each, or more.
+        while not self._board.have_started(len(workers), WARM):
+            self._look_again(count, deadline)
+        began = self._mark(workers)
+        if began.started > count // 2:
+            raise AdapterError(f"{began.started} of {count} were done before all had begun")
+        while self._board.started < count * 9 // 10:
+            self._look_again(count, deadline)
+        ended = self._mark(workers)
         for link in workers:
             link.answer()
         self._wait(count, 0, deadline)
@@ -195,27 +215,26 @@ class Trial:
         for link in workers:
             link.close()
         seconds = ended.at - began.at
-        cost = costs(began.server, ended.server, ended.python - began.python,
-                     ended.started - began.started)  # fmt: skip
         cores = (ended.machine - began.machine) / seconds
-        return Drained(seconds, 0.0, cost, resident, cores, ended.started - began.started)
+        done = ended.started - began.started
+        drained = Drained(seconds, 0.0, _cost(began, ended), resident, cores, done)
+        return drained, _cost(first, ended)
 
-    def _mark(self, workers: list[Link], number: int, deadline: float) -> Mark:
-        """The counters when that many handlers have started."""
-        while self._board.started < number:
-            time.sleep(LOOK_SECONDS)
-            if time.monotonic() > deadline:
-                raise AdapterError(f"only {self._board.started} of {number} started in time")
+    def _mark(self, workers: list[Link]) -> Mark:
+        """The counters as they are now."""
         python = sum(link.cpu_seconds() for link in workers)
         reading = self.server.read(self.conninfo)
         return Mark(self._board.started, time.monotonic(), machine_seconds(), python, reading)
 
+    def _look_again(self, count: int, deadline: float) -> None:
+        time.sleep(LOOK_SECONDS)
+        if time.monotonic() > deadline:
+            raise AdapterError(f"only {self._board.started} of {count} started in time")
+
     def _wait(self, count: int, remaining: int, deadline: float) -> float:
         """Until that many handlers have started, then until their ends are recorded."""
         while self._board.started < count:
-            time.sleep(LOOK_SECONDS)
-            if time.monotonic() > deadline:
-                raise AdapterError(f"only {self._board.started} of {count} started in time")
+            self._look_again(count, deadline)
         while not self.is_finished(remaining):
             time.sleep(LOOK_SECONDS)
             if time.monotonic() > deadline:

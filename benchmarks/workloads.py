@@ -148,12 +148,15 @@ def small_workers(lab: Lab, case: Case) -> dict[str, Any]:
     count = lab.size.commands(case)
     with lab.trial(case) as trial:
         trial.fill(count)
-        done = trial.steady([trial.process() for _ in range(case.options["workers"])], count)
+        processes = [trial.process() for _ in range(case.options["workers"])]
+        done, with_start = trial.steady(processes, count)
         return {
             "rate": done.count / done.seconds,
             "postgres_cores": done.cost["postgres_us"] * done.count / 1e6 / done.seconds,
             "machine_cores": done.machine_cores,
             "count": done.count,
+            "postgres_all_us": with_start["postgres_us"],
+            "python_all_us": with_start["python_us"],
             **done.cost,
         }
 

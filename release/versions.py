@@ -33,7 +33,9 @@ SQLALCHEMY = (
     "tests/integration/test_unusual_servers.py", "tests/blocking/test_direct.py",
 )  # fmt: skip
 TELEMETRY = (
-    "tests/unit/test_tracing.py", "tests/unit/test_sentry.py",
+    "tests/unit/test_tracing.py", "tests/unit/test_tracing_sampled.py",
+    "tests/unit/test_sentry.py", "tests/unit/test_sentry_scopes.py",
+    "tests/unit/test_sentry_traces.py",
     "tests/integration/test_driver_spans.py", "tests/security/test_marked_exits.py",
 )  # fmt: skip
 FASTAPI = (

@@ -381,7 +381,7 @@ async def test_no_database_is_told_with_the_advice_to_check_the_address(
     error = await refused_connection(form.format(port=closed_port, canary=CANARY), caplog)
     assert type(error) is DatabaseUnavailableError
     assert "refused" in str(error)
-    assert "check that the server runs, and the address: COMMANDBUS_DSN or --dsn" in str(error)
+    assert "check that the server runs, and the address (COMMANDBUS_DSN or --dsn)" in str(error)
 
 
 async def test_a_wrong_password_is_told_with_the_advice_to_check_it(

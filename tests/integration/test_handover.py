@@ -647,6 +647,9 @@ def test_what_is_no_signed_message_is_refused_without_repeating_it(text: str) ->
 def test_a_message_is_for_one_kind_and_one_domain_and_cannot_be_changed() -> None:
     text = sign({"kind": "command", "domain": DOMAIN, "n": 1}, KEY, data='{"big": 1e999}')
     assert '"big": 1e999' in json.loads(text)["body"]
+    written = json.loads(text)
+    loud = json.dumps({**written, "signature": written["signature"].upper()})
+    assert open_message(loud, "command", DOMAIN, [KEY])["n"] == 1
     for kind, domain in (("result", DOMAIN), ("command", "other")):
         with pytest.raises(UntrustedMessageError, match="it is signed, but is no"):
             open_message(text, kind, domain, [KEY])

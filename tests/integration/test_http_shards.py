@@ -71,11 +71,14 @@ async def test_merged_answers_name_the_shard_that_is_missing(client: httpx2.Asyn
         assert answer.status_code in {200, 404}, (path, answer.text)
         if answer.status_code == 200:
             assert answer.headers["x-missing-shards"] == "down", path
-    of_one = await client.get(f"{API}/domains/mail/waiting")
-    assert "x-missing-shards" not in of_one.headers
+    # What is of one shard needs no other.
+    for path in ("domains/mail/waiting", "settings"):
+        assert "x-missing-shards" not in (await client.get(f"{API}/{path}")).headers, path
     metrics = (await client.get("/metrics")).text
     assert 'domain="mail"' in metrics
     assert 'domain="payments"' in metrics
+    assert 'commandbus_shard_up{shard="one"} 1.0' in metrics
+    assert 'commandbus_shard_up{shard="down"} 0.0' in metrics
 
 
 async def test_what_is_of_one_database_is_refused_with_an_explanation(

@@ -35,6 +35,9 @@ class Database:
     async def worker_counts(self) -> list[WorkerCount]:
         return [WorkerCount("shop", "Pack", "completed", 5, 0.0)]
 
+    async def shards(self) -> dict[str, bool]:
+        return {"one": True, "two": False}
+
     def pool(self) -> dict[str, int]:
         return {"max": 10, "size": 1, "available": 1, "waiting": 0}
 
@@ -49,6 +52,8 @@ async def test_the_figures_of_the_database_are_gauges_and_kept_for_a_while() -> 
     lines = await text_of(source)
 
     assert "commandbus_database_up 1" in lines
+    assert 'commandbus_shard_up{shard="one"} 1' in lines
+    assert 'commandbus_shard_up{shard="two"} 0' in lines
     assert 'commandbus_queue_depth{domain="shop",state="ready"} 3' in lines
     assert 'commandbus_replies_depth{domain="shop"} 7' in lines
     assert 'commandbus_limit_waiting{domain="shop",limit="Pack"} 2' in lines

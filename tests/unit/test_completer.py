@@ -13,8 +13,10 @@ import pytest
 from commandbus.database.model import Lease, Outcome, OutcomeKind, OutgoingCommands
 from commandbus.database.store import ReceiveOptions
 from commandbus.errors import (
+    CommandBusError,
     DatabaseError,
     DatabaseUnavailableError,
+    DomainMovedError,
     DuplicateCommandError,
 )
 from commandbus.models import NewCommand
@@ -206,18 +208,25 @@ async def test_a_refused_pair_is_settled_one_by_one_too(bench: Bench) -> None:
     assert bench.store.settled == [[first, second], [first], [second]]
 
 
-async def test_a_handler_that_sent_a_known_id_is_parked_without_what_it_sent(
-    bench: Bench,
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DuplicateCommandError("bank", [a_lease().command_id]), "DUPLICATE_COMMAND"),
+        (DomainMovedError("domain 'bank' is not on this shard"), "SEND_REFUSED"),
+    ],
+    ids=["known id", "domain elsewhere"],
+)
+async def test_a_handler_whose_send_is_refused_is_parked_without_what_it_sent(
+    bench: Bench, error: CommandBusError, code: str
 ) -> None:
-    known = a_lease().command_id
-    bench.store.settles = [DuplicateCommandError("bank", [known])]
+    bench.store.settles = [error]
     (outcome,) = bench.put(sends=a_send())
     await bench.completer.drained()
     ((parked,),) = bench.store.settled[1:]
     assert (parked.kind, parked.lease, parked.sends) == (OutcomeKind.PARK, outcome.lease, ())
     assert parked.failure is not None
-    assert parked.failure.code == "DUPLICATE_COMMAND"
-    assert str(known) in parked.failure.message
+    assert parked.failure.code == code
+    assert str(error) in parked.failure.message
 
 
 async def test_a_duplicate_is_not_blamed_on_one_that_sent_nothing(

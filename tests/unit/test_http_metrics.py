@@ -178,6 +178,9 @@ class Asked:
         self.since.append(since)
         return []
 
+    async def shards(self) -> dict[str, bool]:
+        return {}
+
     def pool(self) -> dict[str, int]:
         return POOL
 

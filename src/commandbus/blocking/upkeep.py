@@ -86,6 +86,10 @@ class BlockingFigures(BlockingFacet["Figures"]):
         """What goes on in all domains or in one, for somebody who looks every second."""
         return self._facet.watch(domain)
 
+    def shards(self) -> dict[str, bool]:
+        """Whether each shard answers, by its name; nothing, where there is one database."""
+        return self._bridge.run(self._facet.shards())
+
     def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""
         return self._bridge.run(self._facet.governed(since))

@@ -52,11 +52,11 @@ class DatabaseText:
         figures = self._figures
         try:
             domains, limits = await figures.domains(), await figures.limits()
-            counts = await figures.worker_counts()
+            counts, shards = await figures.worker_counts(), await figures.shards()
         except CommandBusError as error:
             _log.warning("the database does not answer: %s", redact_text(str(error)))
             return exposition(no_database())
-        return exposition(gauges(domains, limits, figures.pool(), counts))
+        return exposition(gauges(domains, limits, figures.pool(), counts, shards))
 
 
 def exporter(

@@ -142,9 +142,9 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
     # While one of several is merely down it may be the next that accepts writes, whatever the
     # others say: a standby that is made anew may lack a rule that the others have.
     found = _for_good if all(map(_LASTING.search, reasons)) else DatabaseUnavailableError
-    advice = "check that the server runs, and the address: COMMANDBUS_DSN or --dsn"
+    advice = "check that the server runs, and the address (COMMANDBUS_DSN or --dsn)"
     if all(map(_WRONG_PASSWORD.search, reasons)):
-        advice = "check the user and the password in COMMANDBUS_DSN or --dsn"
+        advice = "check the user and the password (COMMANDBUS_DSN or --dsn)"
     return found(f"cannot reach PostgreSQL: {text}; {advice}")
 
 

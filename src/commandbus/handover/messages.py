@@ -91,7 +91,8 @@ def open_message(text: str, kind: str, domain: str, keys: Sequence[bytes]) -> di
     try:
         outer = json.loads(text)
         inner, signature = outer["body"], outer["signature"]
-        is_right = any(hmac.compare_digest(_signature(inner, key), signature) for key in keys)
+        given = signature.lower()  # other languages write hexadecimal digits in capitals
+        is_right = any(hmac.compare_digest(_signature(inner, key), given) for key in keys)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UntrustedMessageError("it is no signed message") from None
     if not is_right:

@@ -25,6 +25,7 @@ from commandbus.monitoring.catalogue import (
     MAX_DOMAINS,
     OTHER,
     POOL,
+    SHARD_UP,
     WORKERS,
     Family,
 )
@@ -124,6 +125,7 @@ class Metrics(NoMetrics):
             return gauge(family.name, family.help, *family.labels)
 
         self._depth = shown(DEPTH)
+        self._shards = shown(SHARD_UP)
         self._gauges = {field: shown(family) for field, family in DOMAIN_GAUGES.items()}
         self._limits = {field: shown(family) for field, family in LIMIT_GAUGES.items()}
         self._pool = {name: shown(family) for name, family in POOL.items()}
@@ -156,6 +158,8 @@ class Metrics(NoMetrics):
             since = datetime.now(UTC) - MEMORY
             domains, governed = await figures.domains(), await figures.governed(since)
             limits, counts = await figures.limits(), await figures.worker_counts()
+            for name, answers in (await figures.shards()).items():
+                self._shards.labels(name).set(answers)
             self.take(domains, governed, figures.pool(), datetime.now(UTC), limits)
             self.count(counts)
             self._read_at = time.monotonic()

@@ -120,6 +120,9 @@ SUPERVISED = (PROCESSES, RESTARTS)
 DATABASE_UP = Family(
     "commandbus_database_up", "gauge", "1 if the database answered the exporter, else 0."
 )
+SHARD_UP = Family(
+    "commandbus_shard_up", "gauge", "1 if the database of the shard answered, else 0.", ("shard",)
+)
 DEPTH = Family(
     "commandbus_queue_depth", "gauge", "Messages in the queue.", ("domain", "state")
 )  # fmt: skip
@@ -175,7 +178,7 @@ WORKERS_SECONDS = Family(
     "commandbus_workers_handle_seconds_total", "counter", "How long these calls took.", _TYPE
 )
 WORKERS = (WORKERS_COMMANDS, WORKERS_HANDLED, WORKERS_SECONDS)
-DATABASE = (DATABASE_UP, DEPTH, *DOMAIN_GAUGES.values(), *LIMIT_GAUGES.values(), *WORKERS)
+DATABASE = (DATABASE_UP, SHARD_UP, DEPTH, *DOMAIN_GAUGES.values(), *LIMIT_GAUGES.values(), *WORKERS)
 
 #: In the order in which they are printed.
 FAMILIES = {family.name: family for family in (*OWN, *SUPERVISED, *DATABASE)}

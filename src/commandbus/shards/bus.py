@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 
@@ -22,8 +22,9 @@ from commandbus.opening import Opening
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout
 from commandbus.shards.doors import Doors
+from commandbus.shards.leaving import Leaving
 from commandbus.shards.map import ShardMap
-from commandbus.shards.model import DEADLINE_SECONDS, Answer, Everywhere
+from commandbus.shards.model import DEADLINE_SECONDS, Answer, Everywhere, not_found
 from commandbus.shards.pages import MergedPages
 from commandbus.shards.reads import MergedReads
 from commandbus.shards.record import ShardRecord, record_of, require_agreement
@@ -52,7 +53,9 @@ class ShardedBus(MergedReads):
         self._connect = connect
         self._doors = Doors(lambda name: Opening(partial(self._begin, name)))
         #: Shards that do not answer, and are left out of reads over all.
-        self.silence = Silence(self._look)
+        #: Reads that took too long.
+        self.leaving = Leaving()
+        self.silence = Silence(self._look, self.leaving)
         #: What the databases were told, as it was when it was read last.
         self._records: dict[str, ShardRecord] = {}
         self._is_closed = False
@@ -181,11 +184,12 @@ class ShardedBus(MergedReads):
         read: Callable[[CommandBus], Awaitable[Answer]],
         *,
         deadline: float = DEADLINE_SECONDS,
+        names: Collection[str] | None = None,
     ) -> Everywhere[Answer]:
         """Ask all shards at once. One that is down, or silent for `deadline` seconds, is missing.
 
         So is one that cannot be opened, or whose database refuses: without a grant, or with the
-        schema of another version. A wrong argument raises.
+        schema of another version. A wrong argument raises. `names`: ask these shards alone.
         """
         check_timeout(deadline)
         if self._is_closed:
@@ -193,19 +197,21 @@ class ShardedBus(MergedReads):
         found: dict[str, Answer] = {}
         missing: dict[str, str] = {}
 
+        async def answer(name: str) -> Answer:
+            try:
+                shard = await self.shard(name)
+            except DatabaseError:
+                raise
+            except CommandBusError as error:
+                raise DatabaseError(str(error)) from error
+            return await read(shard)
+
         async def ask(name: str) -> None:
             if why := self.silence.why(name):
                 missing[name] = why
                 return
             try:
-                async with asyncio.timeout(deadline):
-                    try:
-                        shard = await self.shard(name)
-                    except CommandBusError as error:
-                        missing[name] = str(error)
-                        self._note_silence(name, error)
-                    else:
-                        found[name] = await read(shard)
+                found[name] = await self.leaving.within(deadline, answer(name))
             except DatabaseError as error:
                 missing[name] = str(error)
                 self._note_silence(name, error)
@@ -215,12 +221,13 @@ class ShardedBus(MergedReads):
                 missing[name] = f"shard {name!r}: no answer within {deadline:g} s"
                 self.silence.begin(name, missing[name])
 
-        results = await asyncio.gather(*map(ask, self.map.shards), return_exceptions=True)
+        order = [name for name in self.map.shards if names is None or name in names]
+        results = await asyncio.gather(*map(ask, order), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        order = list(self.map.shards)
-        missing |= self._unknown()
+        if names is None:
+            missing |= self._unknown()
         return Everywhere({name: found[name] for name in order if name in found}, missing)
 
     async def answering(self, name: str) -> CommandBus:
@@ -230,6 +237,13 @@ class ShardedBus(MergedReads):
             error.shard = name
             raise error
         return await self.shard(name)
+
+    async def trying(self, name: str) -> CommandBus:
+        """The same, and an error at once only if it did not answer when it was looked at either.
+
+        A single read that took too long is no reason to refuse a send.
+        """
+        return await (self.answering if self.silence.is_sure(name) else self.shard)(name)
 
     async def first(self, read: Callable[[CommandBus], Awaitable[object]], what: str) -> str | None:
         """The shard on which `read` finds something, as soon as one has; None: on none of them.
@@ -259,12 +273,7 @@ class ShardedBus(MergedReads):
         finally:
             asking.cancel()
         if missing:
-            whys = "; ".join(missing.values())
-            error = DatabaseUnavailableError(
-                f"{what} is not on the shards that answered, and others did not: {whys}"
-            )
-            error.shard = ", ".join(missing)
-            raise error
+            raise not_found(what, missing)
         return None
 
     async def _look(self, name: str) -> None:
@@ -293,3 +302,4 @@ class ShardedBus(MergedReads):
         self._is_closed = True
         await self.silence.close()
         await self._doors.close()
+        await self.leaving.close()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from commandbus.commands.repeating import PAUSE_SECONDS, check_retry, repeatable, repeated
 from commandbus.errors import DatabaseUnavailableError, DomainMovedError, DomainMovingError
+from commandbus.loops import Backoff
 from commandbus.paging import MISSING
+from commandbus.shards.model import Everywhere
 from commandbus.shards.nowhere import refuse
 
 if TYPE_CHECKING:
     from commandbus.bus import CommandBus
     from commandbus.shards.bus import ShardedBus
-    from commandbus.shards.model import Everywhere
 
 
 def find(bus: object, path: str) -> Any:
@@ -57,31 +62,85 @@ class Call:
 
         If it has moved meanwhile nothing was written, and it is called again where it is now.
         """
-        name = self.sharded.shard_of(domain)
-        try:
-            return await self.at(name, waits=True)
-        except DomainMovedError as error:
-            await self.sharded.look_at_maps()
-            if (now := self.sharded.shard_of(domain)) == name:
-                raise _on_its_way(error) from error
-        try:
-            return await self.at(now, waits=True)
-        except DomainMovedError as error:
-            raise _on_its_way(error) from error  # the shard that it leaves is told of it first
+        end = self._end()
+        pauses = Backoff(*PAUSE_SECONDS)
+        has_followed = False
+        while True:
+            name = self.sharded.shard_of(domain)
+            shard = await self._opened(name, end)
+            try:
+                with named(self.sharded, name):
+                    return await self.on(shard, **_left(end))
+            except DomainMovedError as error:
+                await self.sharded.look_at_maps()
+                has_moved = self.sharded.shard_of(domain) != name
+                if any(isinstance(each, AsyncIterator | Iterator) for each in self.given.values()):
+                    raise _on_its_way(error) from error  # what was read of it is gone
+                # The shard that it leaves is told of it first.
+                pause = pauses.next()
+                if not has_moved or has_followed:
+                    if end is None or time.monotonic() + pause >= end:
+                        raise _on_its_way(error) from error
+                    await asyncio.sleep(pause)
+                has_followed = True
 
-    async def at(self, name: str, *, waits: bool = False) -> Any:
-        """The same call on a shard; at once an error if it is silent, unless it `waits`."""
-        shard = await (self.sharded.shard if waits else self.sharded.answering)(name)
+    def _end(self) -> float | None:
+        """Until when a call is repeated; None: it is not."""
+        patience = self.given.get("retry_for")
+        check_retry(patience, self.given.get("conn"))
+        return None if patience is None else time.monotonic() + patience
+
+    async def _opened(self, name: str, end: float | None) -> CommandBus:
+        """The bus of a shard, before anything is written there."""
+
+        async def look() -> CommandBus:
+            return await self.sharded.trying(name)
+
+        try:
+            if end is None:
+                return await look()
+            return await repeated(look, end - time.monotonic(), _nobody)
+        except DatabaseUnavailableError as error:
+            if "retry_for" not in self.given or self.given.get("conn") is not None:
+                raise
+            wanted = self.given.get("command_id")
+            known = repeatable(error, [wanted] if isinstance(wanted, UUID) else [])
+            known.shard = error.shard
+            raise known from error
+
+    async def at(self, name: str) -> Any:
+        """The same call on a shard; at once an error if it is silent."""
+        shard = await self.sharded.answering(name)
         with named(self.sharded, name):
             return await self.on(shard)
 
-    async def home(self) -> Any:
-        """The same call on the shard that has what belongs to no domain."""
-        return await self.at(self.sharded.map.home_shard)
+    async def home(self, *, within: float | None = None) -> Any:
+        """The same call on the shard that has what belongs to no domain; in these seconds, if any
+        are given, or it is taken for silent.
+        """
+        name = self.sharded.map.home_shard
+        if within is None:
+            return await self.at(name)
+        try:
+            return await self.sharded.leaving.within(within, self.at(name))
+        except TimeoutError:
+            why = f"shard {name!r}: no answer within {within:g} s"
+            self.sharded.silence.begin(name, why)
+            error = DatabaseUnavailableError(why)
+            error.shard = name
+            raise error from None
 
     async def everywhere(self) -> Everywhere[Any]:
         """The same call on all shards; those that are missing are noted."""
         return await ask_all(self.sharded, self.on)
+
+    async def where_needed(self) -> Everywhere[Any]:
+        """The same on the shards of the domains that are wanted: others need not be there."""
+        wanted = self.given.get("domains")
+        if wanted is None:
+            return await self.everywhere()
+        names = {self.sharded.find(domain) for domain in wanted} - {None}
+        return await ask_all(self.sharded, self.on, names=names) if names else Everywhere({}, {})
 
     async def first(self, read: Callable[[CommandBus], Awaitable[Any]], what: str) -> str | None:
         """The shard on which `read` finds something; None: none, and all have answered."""
@@ -90,6 +149,14 @@ class Call:
     def refuse(self, *advice: str) -> Any:
         """It is not possible over shards."""
         refuse(self.path, *advice)
+
+
+def _left(end: float | None) -> dict[str, float]:
+    return {} if end is None else {"retry_for": max(0.0, end - time.monotonic())}
+
+
+async def _nobody(_: object) -> None:
+    """Opening a shard writes nothing that could be known from an earlier try."""
 
 
 def _on_its_way(error: DomainMovedError) -> DomainMovingError:

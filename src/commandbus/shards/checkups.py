@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from commandbus.shards.call import Call, ask_all, note
+from commandbus.shards.call import Call, ask_all
 from commandbus.shards.reads import DOCTOR_SECONDS
 from commandbus.upkeep.checks import CheckRun, LastCheck
 from commandbus.upkeep.findings import EXAMPLES, Diagnosis, Finding, finding_of, worst_first
@@ -113,9 +113,13 @@ async def chores(call: Call) -> list[Any]:
 
 
 async def settings_overview(call: Call) -> Any:
-    """The settings of the shard that has what belongs to no domain."""
+    """The settings of the shard that has what belongs to no domain, and says that it is one."""
     name = call.sharded.map.home_shard
     found = await call.at(name)
-    others = {each: "its settings are its own" for each in call.sharded.map.shards if each != name}
-    note(others)
     return replace(found, database=f"{found.database} (shard {name})")
+
+
+async def who_answers(call: Call) -> dict[str, bool]:
+    """Whether each shard does; who scrapes sees no names of missing ones beside the figures."""
+    seen = await call.sharded.everywhere(lambda bus: bus.check())
+    return {name: name in seen.found for name in call.sharded.map.shards}

@@ -12,7 +12,7 @@ from commandbus.errors import DatabaseUnavailableError, InvalidInputError, Inval
 from commandbus.governance.model import LimitsStatus, LimitState
 from commandbus.paging import EVERY_LIMIT, Page
 from commandbus.shards.call import Call, note
-from commandbus.shards.model import Everywhere
+from commandbus.shards.model import Everywhere, not_found
 from commandbus.shards.pages import MergedPages, newest, oldest
 from commandbus.troubleshooting.model import FailureGroup, GroupList
 from commandbus.upkeep.activity import Activity
@@ -21,8 +21,8 @@ from commandbus.upkeep.activity import Activity
 
 
 async def joined(call: Call) -> list[Any]:
-    """The items of all shards."""
-    seen = await call.everywhere()
+    """The items of all shards, or of those that are concerned."""
+    seen = await call.where_needed()
     return [each for answer in seen.found.values() for each in answer]
 
 
@@ -45,16 +45,34 @@ async def unique(call: Call) -> list[Any]:
     return found
 
 
+async def known(call: Call, wanted: object) -> list[Any]:
+    """What the shards know of an id; that none does is said only if all of them have answered."""
+    seen = await call.everywhere()
+    found = [each for answer in seen.found.values() for each in answer]
+    if not found and seen.missing:
+        raise not_found(str(wanted), seen.missing)
+    return found
+
+
+def of_id(name: str) -> Callable[[Call], Any]:
+    """The same of an id that is given by this name, each thing once."""
+
+    async def rule(call: Call) -> list[Any]:
+        return list(dict.fromkeys(await known(call, call.given[name])))
+
+    return rule
+
+
 async def of_domains(call: Call) -> list[Any]:
     """One item of each domain: of one that has moved that of the shard where it is now."""
-    seen = await call.everywhere()
+    seen = await call.where_needed()
     rows = [(name, each) for name, answer in seen.found.items() for each in answer]
     return sorted(_where_they_are(call, rows), key=lambda each: each.domain)
 
 
 async def of_domains_by_name(call: Call) -> dict[str, Any]:
     """The same of answers that are by domain."""
-    seen = await call.everywhere()
+    seen = await call.where_needed()
     rows = [(name, each) for name, answer in seen.found.items() for each in answer.values()]
     return {each.domain: each for each in _where_they_are(call, rows)}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from commandbus.errors import DatabaseUnavailableError
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -26,3 +29,13 @@ class OnShard(Generic[Item]):
 
     shard: str
     item: Item
+
+
+def not_found(what: str, missing: Mapping[str, str]) -> DatabaseUnavailableError:
+    """The error about what no shard that answered has, while others did not answer."""
+    whys = "; ".join(missing.values())
+    error = DatabaseUnavailableError(
+        f"{what} is not on the shards that answered, and others did not: {whys}"
+    )
+    error.shard = ", ".join(missing)
+    return error

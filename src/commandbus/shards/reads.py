@@ -43,8 +43,9 @@ class MergedReads(ABC):
         read: Callable[[CommandBus], Awaitable[Answer]],
         *,
         deadline: float = DEADLINE_SECONDS,
+        names: Collection[str] | None = None,
     ) -> Everywhere[Answer]:
-        """Ask all shards at once."""
+        """Ask all shards at once, or those of these names."""
 
     async def groups(
         self, domain: str | None = None, *, limit: int = 100, **criteria: Any

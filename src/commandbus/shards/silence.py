@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from commandbus.errors import CommandBusError
+from commandbus.shards.leaving import Leaving
 
 #: Between two looks, and how long one may take, in seconds.
 LOOK_SECONDS = 1.0
@@ -22,14 +23,23 @@ _log = logging.getLogger("commandbus.shards")
 class Silence:
     """Which shards are silent, and why."""
 
-    def __init__(self, look: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(
+        self, look: Callable[[str], Coroutine[Any, Any, object]], leaving: Leaving
+    ) -> None:
         self._look = look
+        self._leaving = leaving
         self._why: dict[str, str] = {}
+        #: Those that were looked at since, and did not answer that either.
+        self._sure: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def why(self, name: str) -> str | None:
         """Why a shard is left out; None: it is not."""
         return self._why.get(name)
+
+    def is_sure(self, name: str) -> bool:
+        """Whether it is no single read that took too long: it did not answer a look either."""
+        return name in self._sure
 
     def begin(self, name: str, why: str) -> None:
         """Leave a shard out until it answers."""
@@ -42,12 +52,15 @@ class Silence:
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
-                with suppress(CommandBusError, TimeoutError):
-                    async with asyncio.timeout(PATIENCE_SECONDS):
-                        await self._look(name)
+                try:
+                    await self._leaving.within(PATIENCE_SECONDS, self._look(name))
+                except (CommandBusError, TimeoutError):
+                    self._sure.add(name)
+                else:
                     _log.info("shard %r answers again", name)
                     return
         finally:
+            self._sure.discard(name)
             self._why.pop(name, None)
             self._tasks.pop(name, None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -29,7 +29,7 @@ from commandbus.models import Reply
 from commandbus.opening import Opening
 from commandbus.settings import Settings
 from commandbus.shards.bus import ShardedBus
-from commandbus.shards.call import Call, arguments_of, ask_all, find
+from commandbus.shards.call import Call, arguments_of, ask_all, find, named
 from commandbus.shards.following import wait_reply
 from commandbus.shards.map import ShardMap
 from commandbus.shards.merging import Looking, Tailing, every
@@ -40,6 +40,7 @@ from commandbus.shards.verbs import BLOCKS, LOCAL, OWN, PARTS, RULES, SPECIAL, S
 if TYPE_CHECKING:
     from commandbus.database.store import Store
     from commandbus.monitoring.monitor import Monitor
+    from commandbus.transport import Transport
 
 #: Between two attempts to reach the shard of a worker, in seconds.
 AGAIN_SECONDS = 2.0
@@ -153,17 +154,26 @@ class SpanningBus(CommandBus):
         call = self._call(path, inspect.signature(find(self._blank, path)), args, kwargs)
         domain = call.given.get("domain")
         if domain is not None:
-            shard = await self.sharded.on(domain)
-            stream = find(shard, path)(*args, **kwargs)
+            stream: AsyncGenerator[Any] = self._stream_of(domain, path, args, kwargs)
         elif path in {"search.every_command", "search.every_event"}:
             pages = self.sharded.pages
             read = pages.commands if path.endswith("command") else pages.audit
-            stream = every(partial(read, **kwargs))
+            stream = cast("AsyncGenerator[Any]", every(partial(read, **kwargs)))
         else:
             refuse(path, "name a domain")
         async with aclosing(stream):
             async for item in stream:
                 yield item
+
+    async def _stream_of(
+        self, domain: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncGenerator[Any]:
+        name = self.sharded.shard_of(domain)
+        shard = await self.sharded.trying(name)
+        with named(self.sharded, name):
+            async with aclosing(find(shard, path)(*args, **kwargs)) as stream:
+                async for item in stream:
+                    yield item
 
     @asynccontextmanager
     async def _block(self, path: str, domain: str, **kwargs: Any) -> AsyncIterator[Any]:
@@ -206,7 +216,8 @@ class SpanningBus(CommandBus):
             if domain is None:
                 return await ask_all(self.sharded, read)
             name = self.sharded.shard_of(domain)
-            return Everywhere({name: await read(await self.sharded.on(domain))}, {})
+            with named(self.sharded, name):
+                return Everywhere({name: await read(await self.sharded.trying(name))}, {})
 
         return ask
 
@@ -263,16 +274,37 @@ class SpanningBus(CommandBus):
         return sorted(each for bus in self.sharded.open.values() for each in bus.stuck_domains)
 
     async def run_worker(self, domain: str, **options: Any) -> None:
-        """Process the commands of a domain on its shard; while that is down, wait for it. If the
-        domain moves, go on where it is then.
-        """
+        """Process the commands of a domain where it is; wait for its shard while that is down."""
+        waits = not options.get("until_empty")
+        await self._serve(domain, lambda bus: bus.run_worker(domain, **options), waits=waits)
+
+    async def handover(self, domain: str, *args: Any, **options: Any) -> None:
+        """Let another system do the commands of a domain, wherever that is."""
+        await self._serve(domain, lambda bus: bus.handover(domain, *args, **options))
+
+    async def _batches_relay(self, domain: str, queue: Transport, *, drain: bool = False) -> int:
+        if drain:
+            name = self.sharded.shard_of(domain)
+            with named(self.sharded, name):
+                shard = await self.sharded.shard(name)
+                return await shard.batches.relay(domain, queue, drain=True)
+        await self._serve(domain, lambda bus: bus.batches.relay(domain, queue))
+        return 0
+
+    async def _serve(
+        self,
+        domain: str,
+        work: Callable[[CommandBus], Coroutine[Any, Any, object]],
+        *,
+        waits: bool = True,
+    ) -> None:
         while not self._is_stopping.is_set():
             try:
                 name = self.sharded.shard_of(domain)
                 bus = await self.sharded.shard(name)
-                has_ended = await self._work(bus, domain, name, options)
+                has_ended = await self._work(work(bus), domain, name)
             except DatabaseUnavailableError as error:
-                if not error.is_temporary or options.get("until_empty"):
+                if not waits or not (error.is_temporary or await self._any_answers()):
                     raise
                 await self._wait_for(domain, error)
             except DomainMovedError as error:
@@ -282,14 +314,16 @@ class SpanningBus(CommandBus):
                 if has_ended:
                     return
 
-    async def _work(
-        self, bus: CommandBus, domain: str, name: str, options: Mapping[str, Any]
-    ) -> bool:
+    async def _any_answers(self) -> bool:
+        """Whether there is a shard to work on: then one that refuses us ends nothing."""
+        return bool((await self.sharded.everywhere(lambda bus: bus.check())).found)
+
+    async def _work(self, work: Coroutine[Any, Any, object], domain: str, name: str) -> bool:
         """Work on one shard; False if the domain has left it."""
         if domain in self._awaited:
             _log.info("the worker of %s has its shard now", domain)
         self._awaited.discard(domain)
-        working = asyncio.create_task(bus.run_worker(domain, **options))
+        working = asyncio.create_task(work)
         moving = asyncio.create_task(self._moved(domain, name))
         try:
             await asyncio.wait([working, moving], return_when=asyncio.FIRST_COMPLETED)

@@ -12,11 +12,7 @@ from functools import partial
 from typing import Any
 
 from commandbus.access.model import Caller
-from commandbus.errors import (
-    CommandBusError,
-    DatabaseUnavailableError,
-    InvalidBatchRequestError,
-)
+from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidBatchRequestError
 from commandbus.governance.approvals import BATCH_APPROVE
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.tickets import tickets_by_id
@@ -32,9 +28,11 @@ from commandbus.shards.merging import (
     group_list,
     groups,
     joined,
+    known,
     limits_status,
     of_domains,
     of_domains_by_name,
+    of_id,
     one_group,
     ordered,
     paged,
@@ -44,6 +42,9 @@ from commandbus.shards.pages import oldest
 from commandbus.typed.commands import name_of_class
 
 Rule = Callable[[Call], Awaitable[Any]]
+
+#: How long a request waits for the home shard, in seconds: it reads one row there by its key.
+HOME_SECONDS = 2.0
 
 # -- which shard
 
@@ -139,7 +140,7 @@ async def _audit_trail(call: Call) -> Any:
     domain, wanted = domain_first(given["given"], given["domain"], given["command_id"])
     if domain is not None:
         return await _where_it_is(call, domain, lambda bus: bus.get_command(domain, wanted))
-    return await ordered(lambda event: event.ts)(call)
+    return sorted(await known(call, wanted), key=lambda event: event.ts)
 
 
 async def _of_command(call: Call) -> Any:
@@ -156,7 +157,7 @@ async def _of_batch(call: Call) -> Any:
 
 async def _where_it_is(call: Call, domain: str, read: Callable[[Any], Awaitable[Any]]) -> Any:
     name = call.sharded.shard_of(domain)
-    shard = await call.sharded.shard(name)
+    shard = await call.sharded.trying(name)
     with named(call.sharded, name):
         is_here = await read(shard) is not None
     if not is_here:
@@ -164,7 +165,8 @@ async def _where_it_is(call: Call, domain: str, read: Callable[[Any], Awaitable[
         # refuse what is asked of one that does.
         with suppress(DatabaseUnavailableError):
             name = await call.first(read, "it") or name
-    return await call.at(name, waits=True)
+    with named(call.sharded, name):
+        return await call.on(await call.sharded.trying(name))
 
 
 async def _check(call: Call) -> None:
@@ -179,12 +181,17 @@ async def anyone(call: Call) -> Any:
     return next(iter((await call.everywhere()).found.values()))
 
 
+async def _soon_from_home(call: Call) -> Any:
+    """What each request needs of the home shard, which others shall not wait for."""
+    return await call.home(within=HOME_SECONDS)
+
+
 async def _count_request(call: Call) -> Any:
     """Counted where what belongs to no domain is. While that is down nobody is kept away for it:
     each process has limits of its own.
     """
     try:
-        return await call.home()
+        return await _soon_from_home(call)
     except DatabaseUnavailableError:
         return LimitState(LimitType.GLOBAL_API_REQUESTS, "global", 0, None)
 
@@ -275,8 +282,8 @@ RULES: dict[str, Rule] = {
     "search.commands": paged("commands", by_time_then_id),
     "search.audit": paged("audit", by_event),
     "search.people": paged("people", by_event),
-    "search.domains": unique,
-    "search.identify": joined,
+    "search.domains": of_id("command_id"),
+    "search.identify": of_id("some_id"),
     "troubleshooting.page": paged("parked", by_time_then_id, oldest),
     "troubleshooting.counts": added,
     "troubleshooting.groups": groups,
@@ -328,6 +335,7 @@ RULES: dict[str, Rule] = {
     "upkeep.figures.domain_names": unique,
     "upkeep.figures.domains": of_domains,
     "upkeep.figures.limits": joined,
+    "upkeep.figures.shards": checkups.who_answers,
     "upkeep.figures.governed": joined,
     "upkeep.figures.statuses": added,
     "upkeep.figures.overview": of_domains,
@@ -338,9 +346,9 @@ RULES: dict[str, Rule] = {
     "tokens.rotate": home,
     "tokens.page": home,
     "tokens.revoke": home,
-    "tokens.find": home,
+    "tokens.find": _soon_from_home,
     "tokens.find_many": home,
-    "tokens.touch": home,
+    "tokens.touch": _soon_from_home,
     "tokens.findings": home,
     **{
         f"tokens.sessions.{verb}": home
@@ -386,6 +394,6 @@ CLOSED = frozenset({"governance.close", "upkeep.runs.close"})
 OWN = frozenset({
     "close", "stop", "monitor", "domains", "started_domains", "stuck_domains", "run_worker",
     "connect", "schedules.firing", "upkeep.figures.pool", "upkeep.figures.watch", "search.tail",
-    "upkeep.standing.settings", "wait_reply",
+    "upkeep.standing.settings", "wait_reply", "handover", "batches.relay",
     "call",  # sends, and waits for the reply, by the verbs of this bus
 })  # fmt: skip

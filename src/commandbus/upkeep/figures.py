@@ -146,6 +146,10 @@ class Figures(Overviews):
         """What goes on in all domains or in one, for somebody who looks every second."""
         return Watch(self._store, domain)
 
+    async def shards(self) -> dict[str, bool]:
+        """Whether each shard answers, by its name; nothing, where there is one database."""
+        return {}
+
     async def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""
         return await self._store.gateway.patient.rows(

@@ -14,6 +14,7 @@ from commandbus.monitoring.catalogue import (
     MAX_DOMAINS,
     OTHER,
     POOL,
+    SHARD_UP,
     WORKERS_COMMANDS,
     WORKERS_HANDLED,
     WORKERS_SECONDS,
@@ -32,10 +33,13 @@ def gauges(
     limits: Sequence[LimitFigures],
     pool: Mapping[str, int],
     counts: Sequence[WorkerCount] = (),
+    shards: Mapping[str, bool] | None = None,
 ) -> Snapshot:
-    """What the database has told."""
+    """What the database has told; with several, what those that answer have."""
     made = Snapshot()
     made.add(DATABASE_UP, (), 1)
+    for name, answers in (shards or {}).items():
+        made.add(SHARD_UP, (name,), int(answers))
     for each in at_most(domains, MAX_DOMAINS):
         made.add(DEPTH, (each.domain, "ready"), each.ready)
         made.add(DEPTH, (each.domain, "delayed"), each.delayed)

@@ -17,7 +17,13 @@ from uuid import UUID
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import ReceiveOptions
-from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
+    DuplicateCommandError,
+    InvalidInputError,
+    InvalidOperationError,
+)
 from commandbus.loops import Backoff, is_being_cancelled
 from commandbus.models import ParkReason
 from commandbus.privacy.redaction import redact_text
@@ -25,6 +31,8 @@ from commandbus.worker.totals import Totals
 
 #: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.
 MAX_GROUP = 1_000
+#: What the database says of what a handler has sent, whenever it is asked.
+REFUSALS = (DuplicateCommandError, InvalidInputError, InvalidOperationError)
 
 _log = logging.getLogger("commandbus.completer")
 
@@ -180,7 +188,7 @@ class Completer:
                 await self._commit([outcome])
             return
         outcome = group[0]
-        if isinstance(error, DuplicateCommandError) and outcome.sends:
+        if isinstance(error, REFUSALS) and outcome.sends:
             await self._commit([_refused_send(outcome, error)])
             return
         # Nothing of it was written. The lease will lapse, and the command is delivered again.
@@ -199,12 +207,19 @@ def _refill(refills: Refills, group: Sequence[Outcome]) -> ReceiveOptions | None
     return refills.refill(is_limited=is_limited)
 
 
-def _refused_send(outcome: Outcome, error: DuplicateCommandError) -> Outcome:
-    """The handler succeeded but sent an id that exists: a person has to look at it."""
+def _refused_send(outcome: Outcome, error: CommandBusError) -> Outcome:
+    """The handler succeeded but sent what cannot be sent: a person has to look at it.
+
+    Run again it would be refused again, with all that it does besides.
+    """
+    said = redact_text(str(error))
+    failure = Failure("PERMANENT", "SEND_REFUSED", said)
+    if isinstance(error, DuplicateCommandError):
+        failure = Failure("PERMANENT", "DUPLICATE_COMMAND", said)
     return replace(
         outcome,
         kind=OutcomeKind.PARK,
         reason=ParkReason.PERMANENT,
-        failure=Failure("PERMANENT", "DUPLICATE_COMMAND", redact_text(str(error))),
+        failure=failure,
         sends=(),
     )
