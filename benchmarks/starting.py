@@ -5,6 +5,7 @@
 A worker is started beside a command that waits, and says when its handler was called and how much
 processor time it had used; `health` asks a page that answers at once. The least of the runs counts
 as processor time (neighbours make a run longer, never shorter), the median as what a clock shows.
+Imports are compared in pairs, by their medians.
 """
 
 from __future__ import annotations
@@ -146,13 +147,27 @@ def _row(what: str, bar: str, spent: list[float], taken: list[float]) -> Row:
     return Row(what, bar, f"{min(spent):.2f} s", f"{statistics.median(taken):.2f} s")
 
 
+def imports(runs: int) -> Row:
+    """The import that every program begins with, in imports of asyncio, one after the other."""
+    bus = "from commandbus import CommandBus, Command, HandlerContext"
+    pairs = [(_import("import asyncio"), _import(bus)) for _ in range(4 * runs)]
+    alone, whole = (statistics.median(each) for each in zip(*pairs, strict=True))
+    return Row(f"`{bus}`, against `import asyncio`", "2", f"{whole / alone:.2f}")
+
+
+def _import(statement: str) -> float:
+    before = _of_children()
+    subprocess.run([sys.executable, "-I", "-c", statement], check=True)
+    return _of_children() - before
+
+
 def main() -> None:
     """Measure all, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.starting", description=__doc__)
     parser.add_argument("--runs", type=int, default=7, help="starts of each program (7)")
     runs = parser.parse_args().runs
     with Server.opened() as server:
-        rows = [worker(server, runs), health(runs), stacks()]
+        rows = [worker(server, runs), health(runs), imports(runs), stacks()]
     print("| what | bar | CPU | by the clock (median) |\n| --- | --- | --- | --- |")
     for row in rows:
         print(f"| {row.what} | {row.bar} | {row.cpu} | {row.clock} |")

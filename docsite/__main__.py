@@ -22,7 +22,7 @@ def pages() -> dict[str, str]:
         place: on_the_site(name, (ROOT / name).read_text(encoding="utf-8"), known)
         for name, place in known.items()
     }
-    found["reference/python.md"] = reference.python_page()
+    found |= reference.python_pages()
     found["reference/cli.md"] = reference.cli_page()
     found["reference/http.md"] = reference.http_page(create_app(fake_bus()).openapi())
     return found
@@ -37,6 +37,7 @@ def write(folder: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "docs/images", folder / "pages/images")
+    (folder / "pages" / "site.css").write_text(site.STYLE, encoding="utf-8")
     whole = "\n\n".join(found[place] for place in sorted(found))
     (folder / "pages" / "llms.txt").write_text(site.for_models(found), encoding="utf-8")
     (folder / "pages" / "llms-full.txt").write_text(whole, encoding="utf-8")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, cast, is_typeddict
 
 import typer.core
 import typer.main
@@ -15,35 +16,92 @@ FOLDERS = (
     "batches", "loads", "troubleshooting", "governance", "access", "schedules", "gates", "upkeep",
     "handlers", "middleware", "monitoring", "transactions", "testing",
 )  # fmt: skip
+#: What is looked for most stands first on the page of the top; all else by name.
+FIRST = (
+    "CommandBus", "BlockingBus", "Handlers", "HandlerContext", "Command", "RetryPolicy", "Settings",
+    "SendOptions", "HandlerOptions", "BatchCommand", "Reply",
+)  # fmt: skip
 
 
-def python_page() -> str:
-    """Every public class and function, with signature and docstring."""
-    hint = "Generated from the code. [The guide](../guides/python.md) has the names on one page."
-    lines = ["# Python", "", hint, ""]
+def python_pages() -> dict[str, str]:
+    """A page for the top and one for each folder: every public class and function."""
+    found = {}
     seen: set[str] = set()
     for name in ("commandbus", *(f"commandbus.{folder}" for folder in FOLDERS)):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError:
+        module = importlib.import_module(name)
+        public = {each: getattr(module, each) for each in module.__all__ if each[0] != "_"}
+        new = {each: path for each in public if (path := _written(public[each], seen))}
+        if not new:
             continue
-        public = [each for each in sorted(getattr(module, "__all__", ())) if each[0] != "_"]
-        found = [path for each in public if (path := _path(getattr(module, each), each))]
-        new = [path for path in found if path not in seen]
-        seen.update(new)
-        if new:
-            lines += [f"## {name}", ""]
-            lines += [f"::: {path}\n    options:\n      heading_level: 3\n" for path in new]
-    return "\n".join(lines) + "\n"
+        lines = [f"# {name}", ""]
+        if name == "commandbus":
+            hint = "[The guide](../../guides/python.md) has the names of all pages on one."
+            lines += [f"Generated from the code. {hint}", ""]
+        for each in sorted(new, key=_order):
+            lines += _entry(new[each], getattr(module, each))
+        place = name.removeprefix("commandbus").removeprefix(".") or "index"
+        found[f"reference/python/{place}.md"] = "\n".join(lines) + "\n"
+    return found
 
 
-def _path(value: Any, name: str) -> str | None:
-    """Where a class or function is written; None for other values."""
+def _order(name: str) -> tuple[int, str]:
+    return ((*FIRST, name).index(name), name)
+
+
+def _written(value: Any, seen: set[str]) -> str | None:
+    """Where a class or function is written; None for other values and for what has a place."""
     if not (inspect.isclass(value) or inspect.isfunction(value)):
         return None
     if not value.__module__.startswith("commandbus."):
         return None
-    return f"{value.__module__}.{getattr(value, '__qualname__', name)}"
+    path = f"{value.__module__}.{value.__qualname__}"
+    if path in seen:
+        return None
+    seen.add(path)
+    return path
+
+
+def _entry(path: str, value: Any) -> list[str]:
+    """A class or function: signature and docstring, then verbs, or what values it has."""
+    lines = [f"::: {path}", "    options:", "      heading_level: 2"]
+    if inspect.isclass(value):
+        verbs = _verbs(value)
+        lines += [f"      members: {verbs}", f"      inherited_members: {verbs}"]
+    return [*lines, "", *_values(value), ""]
+
+
+def _verbs(kind: type) -> list[str]:
+    """Methods and properties of a class and of what it is made of, in the order of the code."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        if each.__module__.startswith("commandbus."):
+            found += [
+                name
+                for name, value in vars(each).items()
+                if name[0] != "_"
+                and name not in found
+                and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))
+                and not isinstance(value, type)
+            ]
+    return found
+
+
+def _values(kind: Any) -> list[str]:
+    """The members of an enum, and the keys of a TypedDict, which no signature shows."""
+    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
+        return [f"Values: {', '.join(f'`{each.name}`' for each in kind)}.", ""]
+    if is_typeddict(kind):
+        keys = [f"| `{key}` | {_cell(f'`{hint}`')} |" for key, hint in _hints(kind).items()]
+        return ["| key | type |", "| --- | --- |", *keys, ""]
+    return []
+
+
+def _hints(kind: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in [*reversed(getattr(kind, "__orig_bases__", ())), kind]:
+        for key, hint in getattr(each, "__annotations__", {}).items():
+            found[key] = getattr(hint, "__forward_arg__", None) or str(hint)
+    return found
 
 
 def cli_page() -> str:
@@ -51,7 +109,7 @@ def cli_page() -> str:
     from commandbus.cli.main import app  # noqa: PLC0415  (it loads all of the command line)
 
     hint = "Generated from the program. [The guide](../guides/cli.md) says how to use it."
-    lines = ["# Command line", "", hint, ""]
+    lines = ["# All commands and options", "", hint, ""]
     for path, command in sorted(_commands(typer.main.get_command(app), ("commandbus",))):
         lines += [f"## {' '.join(path)}", ""]
         if command.help:
@@ -93,7 +151,7 @@ def _parameters(command: Any) -> list[str]:
 def http_page(document: dict[str, Any]) -> str:
     """Every endpoint of the OpenAPI document."""
     lines = [
-        "# HTTP", "",
+        "# All endpoints", "",
         "Generated from the OpenAPI document of the service, which it serves at `/openapi.json`."
         " [The guide](../guides/http.md) has an example of each.", "",
     ]  # fmt: skip

@@ -44,8 +44,8 @@ def libpq_address(address: str) -> str:
         return address  # key/value: libpq reads it, or says what is wrong
     if found[1].lower() not in SCHEMES:
         raise InvalidSettingError(
-            f"the address begins with {found[1]}://, and commandbus needs PostgreSQL; write "
-            "postgresql://user:password@host/database"
+            f"the address begins with {found[1]}://, and commandbus needs PostgreSQL, whose "
+            "addresses begin with postgresql://"
         )
     authority, query = _split(address[found.end() :])
     if query is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -38,7 +37,9 @@ class Backoff:
         """The pause to make now, in seconds."""
         pause = self._pause
         self._pause = min(self._pause * 2, self._longest)
-        return pause * random.uniform(0.8, 1.0)  # noqa: S311  (spreading, not secrecy)
+        from random import uniform  # noqa: PLC0415  (not at the start)
+
+        return pause * uniform(0.8, 1.0)  # noqa: S311  (spreading, not secrecy)
 
 
 def is_being_cancelled() -> bool:

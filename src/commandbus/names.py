@@ -7,7 +7,6 @@ share one table; PGMQ folds case and cuts at 63 bytes, so neither capitals nor o
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -290,7 +289,9 @@ def schema_mark(schema: str) -> str:
     """
     if schema == DEFAULT_SCHEMA:
         return ""
-    return f"0{hashlib.sha256(schema.encode()).hexdigest()[:4]}_"
+    from hashlib import sha256  # noqa: PLC0415  (not at the start)
+
+    return f"0{sha256(schema.encode()).hexdigest()[:4]}_"
 
 
 def wakeup_channel(domain: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Literal
 from uuid import UUID
 
@@ -156,6 +155,8 @@ def _check_range(name: str, value: float, least: float, most: float) -> None:
 
 def _part_of_one(command_id: UUID, attempt: int) -> float:
     """From 0 to below 1, evenly spread over commands and attempts."""
+    from hashlib import blake2b  # noqa: PLC0415  (not at the start)
+
     digest = blake2b(command_id.bytes + attempt.to_bytes(8, "big"), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
 

@@ -31,7 +31,11 @@ def by_connections() -> list[Any]:
 
 
 def environment(
-    dsn: str, *, database: dict[str, Any] | None = None, bus: dict[str, Any] | None = None
+    dsn: str,
+    *,
+    database: dict[str, Any] | None = None,
+    bus: dict[str, Any] | None = None,
+    tasks: dict[str, Any] | None = None,
 ) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if key != "COMMANDBUS_DSN"}
     return {
@@ -39,6 +43,7 @@ def environment(
         "SITE_DSN": dsn,
         "SITE_DATABASE": json.dumps(database or {}),
         "SITE_COMMANDBUS": json.dumps(bus or {}),
+        "SITE_TASKS": json.dumps(tasks or {}),
         "PYTHONWARNINGS": "error,ignore::ResourceWarning",
     }
 

@@ -233,3 +233,14 @@ def test_rows_and_completions_are_equal_though_workers_are_killed_often(
 def test_reload_is_refused_without_debug(site: str) -> None:
     done = manage(site, "commandbus", "worker", "--reload")
     assert (done.returncode, "needs DEBUG" in done.stderr) == (2, True)
+
+
+def test_the_way_back_of_the_migrations_says_what_to_do(site: str) -> None:
+    refused = manage(site, "migrate", "commandbus", "zero")
+    assert "`manage.py migrate commandbus zero --fake`, then `manage.py commandbus db drop`" in (
+        refused.stderr
+    )
+    faked = manage(site, "migrate", "commandbus", "zero", "--fake")
+    assert faked.returncode == 0, faked.stderr
+    again = manage(site, "migrate")
+    assert (again.returncode, "commandbus.0001_initial... OK" in again.stdout) == (0, True)

@@ -52,6 +52,17 @@ def test_every_document_has_a_place_and_a_room(found: dict[str, str]) -> None:
     assert len(places()) == len(set(places().values()))
 
 
+def test_guides_stand_in_the_groups_of_their_list_each_once(found: dict[str, str]) -> None:
+    groups = site.guides(found)
+    listed = [page for group in groups.values() for page in group]
+    assert len(listed) == len(set(listed)), listed
+    assert len(groups) > 4
+    with pytest.raises(SystemExit, match=r"guides/new.md is in no group"):
+        site.rooms({**found, "guides/new.md": "# New"})
+    text = site.settings(found)
+    assert f'      - "{next(iter(groups))}":\n          - "' in text
+
+
 def test_a_document_without_a_room_is_an_error(found: dict[str, str]) -> None:
     with pytest.raises(SystemExit, match=r"new.md has no room"):
         site.rooms({**found, "new.md": "# New"})
@@ -63,7 +74,15 @@ def test_the_reference_has_every_command_endpoint_and_public_class(found: dict[s
     assert "## commandbus tsq retry" in found["reference/cli.md"]
     assert "`--until-empty`" in found["reference/cli.md"]
     assert "## POST /api/v1/commands" in found["reference/http.md"].replace("\\", "")
-    assert "::: commandbus.bus.CommandBus\n" in found["reference/python.md"]
+    top = found["reference/python/index.md"]
+    (verbs,) = re.findall(r"::: commandbus.bus.CommandBus\n.*\n.*\n +members: (.*)\n", top)
+    # Those that it inherits too, which are most.
+    for verb in ("send", "send_many", "call", "run_worker", "include", "replies", "connect"):
+        assert f"'{verb}'" in verbs
+    assert top.index("::: commandbus.bus.CommandBus\n") < top.index("AuditEvent\n")
+    assert "Values: `PENDING`, " in top
+    assert "| `retry_policy` | " in top
+    assert "::: commandbus.testing.draining.drain\n" in found["reference/python/testing.md"]
     assert len(re.findall(r"^## ", found["reference/http.md"], re.M)) > 60
 
 

@@ -159,6 +159,7 @@ def test_an_edited_payload_is_sent_and_its_difference_shown(
         ([], 2, "--data or --data-file"),
         (["--data", "[1]"], 2, "data must be a dict"),
         (["--data", "{"], 2, "is not JSON"),
+        (["--data", "@data.json"], 2, "use --data-file"),
         (["--data", f'{{"new": "{MASK}"}}'], 2, "give the real value"),
     ],
 )

@@ -20,6 +20,7 @@ from commandbus import Command, CommandStatus, HandlerContext, Handlers, Invalid
 from commandbus.errors import InvalidOperationError, InvalidSettingError
 from commandbus.fastapi import BusDep, bus_lifespan, bus_of_request, combine
 from commandbus.http import TokenAuth, create_app, create_router
+from commandbus.testing import fake_bus, sent
 from tests.integration.looking import Conn, rows, value
 from tests.waiting import until
 
@@ -57,6 +58,16 @@ def site(lifespan: Any) -> FastAPI:
     return app
 
 
+async def test_a_route_gets_the_bus_of_a_test_without_a_database() -> None:
+    app = site(bus_lifespan("host=nowhere"))
+    bus = fake_bus()
+    app.dependency_overrides[bus_of_request] = lambda: bus
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        answer = await client.post("/orders")
+    assert [str(each.command_id) for each in sent(bus, "shop", "Work")] == [answer.json()]
+
+
 @pytest.mark.parametrize("kind", ["mounted", "included"])
 async def test_a_service_in_an_application_answers_and_names_addresses_below_its_prefix(
     dsn: str, kind: str
@@ -92,6 +103,8 @@ async def test_a_mounted_service_asks_for_tokens_of_the_bus_that_the_request_is_
     async with running(app) as client:
         assert (await client.get("/bus/api/v1/domains")).status_code == 401
         assert (await client.get("/bus/livez")).status_code == 200
+        nothing = await client.get("/bus/nothing")
+        assert "; /bus/openapi.json lists" in nothing.json()["detail"]
 
 
 async def test_a_mounted_service_without_a_bus_says_what_is_missing() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, LiteralString
 from uuid import UUID
@@ -13,20 +15,27 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from commandbus.access.model import Caller, Scope
 from commandbus.bus import CommandBus
 from commandbus.database.gateway import Gateway
 from commandbus.errors import (
+    DomainMovedError,
     DomainMovingError,
     DuplicateCommandError,
     InvalidOperationError,
     PermanentCommandError,
 )
+from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext
 from commandbus.handlers.router import Handlers
+from commandbus.loads import LoadStart
 from commandbus.models import BatchCommand, Command, CommandStatus, ReplyOutcome
 from commandbus.names import new_id
+from commandbus.schedules.firing import Firing
 from commandbus.shards import ShardMap, SpanningBus, apply_map, cancel_move, move_domain, moves
+from commandbus.shards.copying import CHUNK_BYTES
 from commandbus.shards.status import shard_states
+from tests.killed_moves import Killed, kill_at
 from tests.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -153,38 +162,14 @@ async def test_domain_moves_with_everything_it_has(dsn: str, empty_dsn: str) -> 
         assert set((await amounts(dsn)).values()) == {0}
 
 
-class Killed(BaseException):
-    """The process is gone: no code of it runs any more."""
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> Callable[[], None]:
-    """Kill this process after the n-th statement that calls a function has been committed."""
-    run = Gateway._run
-    seen, is_dead = 0, False
-
-    async def counted(self: Gateway, text: LiteralString, *args: Any) -> Any:
-        nonlocal seen, is_dead
-        if is_dead:
-            raise Killed
-        found = await run(self, text, *args)
-        seen += name in text
-        if seen == times:
-            is_dead = True
-            raise Killed
-        return found
-
-    patch = monkeypatch.setattr
-    patch(Gateway, "_run", counted)
-    return lambda: patch(Gateway, "_run", run)
-
-
 #: What is called, and after which call of it the process is killed; in the order of a move.
 DEATHS = [
-    (".begin_leaving(", 1), (".begin_arriving(", 1), (".put_moved_events(", 1),
-    (".put_moved_rows(", 2), (".note_move(", 1), (".close_leases(", 1), (".mark_frozen(", 1),
-    (".freeze_table(", 40), (".put_moved_rows(", 1), (".put_moved_rows(", 1),
-    (".go_past_numbers(", 1), (".note_move(", 3), (".note_move(", 4), (".adopt_map(", 1),
-    (".adopt_map(", 2), (".note_move(", 1), (".thaw_table(", 3), (".forget_moved_rows(", 3),
+    (".begin_leaving(", 1), (".begin_arriving(", 1), (".mark_frozen(", 1), (".freeze_table(", 10),
+    (".put_moved_events(", 1), (".put_moved_rows(", 2), (".note_move(", 1), (".note_move(", 2),
+    (".close_leases(", 1), (".mark_frozen(", 3), (".freeze_table(", 80), (".put_moved_rows(", 1),
+    (".put_moved_rows(", 1), (".go_past_numbers(", 1), (".note_move(", 3), (".note_verified(", 1),
+    (".adopt_moved_map(", 1), (".adopt_map(", 1), (".note_move(", 1),
+    (".note_move(", 2), (".thaw_table(", 3), (".forget_moved_rows(", 3),
     (".forget_moved_events(", 1), (".note_move(", 3), (".open_leases(", 1),
 ]  # fmt: skip
 
@@ -285,6 +270,7 @@ async def test_nothing_of_a_frozen_domain_can_be_changed(dsn: str, empty_dsn: st
         gateway = there._store.gateway
         await moves.begin_leaving(gateway, "mail", "one")
         (move,) = await moves.open_moves(gateway)
+        await moves.note(gateway, move.move_id, "closing")
         await moves.mark_frozen(gateway, move.move_id)
         for table, parent in await moves.frozen_tables(gateway, "mail"):
             await moves.freeze(gateway, "mail", table, parent)
@@ -376,3 +362,139 @@ async def test_every_table_with_rows_of_domains_moves_or_is_known_to_stay(dsn: s
     )
     missing = {name for (name,) in await rows(dsn, tables)} - {n for (n,) in await rows(dsn, known)}
     assert missing == set(), "say in moving_parts.sql what becomes of them when a domain moves"
+
+
+@dataclass
+class Slow:
+    """Rows of a load that comes to its middle, and goes on when it may."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for n in range(300):
+            if n == 150:
+                self.reached.set()
+                assert self.may_go_on.wait(60)
+            yield {"command_type": "Post", "data": {"n": n}}
+
+
+@pytest.mark.parametrize("is_read_twice", [True, False])
+async def test_a_load_that_runs_while_its_domain_moves_goes_on_there(
+    dsn: str, empty_dsn: str, is_read_twice: bool
+) -> None:
+    known = await told(dsn, empty_dsn)
+    async with SpanningBus.over(known) as bus:
+        await bus.send("mail", "Post", new_id(), {})
+        rest = Slow()
+        source: Any = rest if is_read_twice else iter(rest)
+        loading = asyncio.create_task(
+            bus.loads.load("mail", source, checkpoint_size=20, start=LoadStart.AS_IT_LOADS)
+        )
+        await asyncio.to_thread(rest.reached.wait, 60)
+        await move_domain(known, "mail", "one")
+        rest.may_go_on.set()
+        if is_read_twice:
+            result = await loading
+        else:
+            with pytest.raises(DomainMovedError, match="cannot be read twice") as caught:
+                await loading
+            batch = UUID(str(caught.value).rpartition("'mail', '")[2][:36])
+            result = await bus.loads.resume("mail", batch, rest)
+        assert (result.status, result.tasks_committed) == ("success", 300)
+        stored = await bus.get_batch("mail", result.batch_id)
+        assert stored is not None
+        assert stored.total_count == 300
+        ids = "select count(*) from commandbus.command_bus_command where batch_id is not null"
+        assert await rows(dsn, ids) == [(300,)]
+
+
+async def test_rows_with_the_largest_payloads_move_in_small_chunks(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    run = Gateway._run
+
+    async def measured(self: Gateway, text: LiteralString, params: Any, *args: Any) -> Any:
+        if ".put_moved_rows(" in text:
+            sizes.append(sum(len(line) for line in params[-1]))
+        return await run(self, text, params, *args)
+
+    known = await told(dsn, empty_dsn)
+    async with SpanningBus.over(known) as bus:
+        big = "é" * 125_000
+        sent = [BatchCommand("Post", new_id(), {"n": n, "big": big}) for n in range(100)]
+        for start in range(0, 100, 20):
+            await bus.send_many("mail", sent[start : start + 20])
+        monkeypatch.setattr(Gateway, "_run", measured)
+        await move_domain(known, "mail", "one")
+    assert max(sizes) <= CHUNK_BYTES
+    kept = "select count(*), sum(length(message::text)) from pgmq.q_mail__commands"
+    ((count, size),) = await rows(dsn, kept)
+    assert count == 100
+    assert size > 100 * len(big)
+
+
+async def test_a_ticket_is_decided_where_its_domain_is_and_not_on_a_copy(
+    dsn: str, empty_dsn: str
+) -> None:
+    guarded = BatchType(
+        name="MAILS", domain="mail", command_type="Post", max_size=9, requires_approval=True
+    )
+    ada = Caller("ada", frozenset({Scope.READ, Scope.SUBMIT}), None)
+    petra = Caller("petra", frozenset({Scope.READ, Scope.APPROVE}), None)
+    known = await told(dsn, empty_dsn)
+    async with SpanningBus.over(known, handlers=posting()) as bus:
+        bus.governance.declare(guarded)
+        ticket = (await bus.governance.submit(ada, "MAILS", [{"n": 1}])).ticket.ticket_id
+        await bus.send("mail", "Post", new_id(), {})
+        await rows(empty_dsn, "select 1 from commandbus.receive_commands('mail', 600, 9, 'slow')")
+        with pytest.raises(InvalidOperationError, match="still run"):
+            await move_domain(known, "mail", "one", wait_seconds=0)
+        here = await bus.sharded.shard("one")
+        copied = "select count(*) from commandbus.command_bus_batch where domain = 'mail'"
+        assert await rows(dsn, copied) == [(1,)]
+        # Whoever comes to the copy changes nothing there.
+        with pytest.raises((DomainMovingError, InvalidOperationError)):
+            await here.governance.decide(petra, ticket, approve=True, reason=None)
+        for _ in range(5):
+            await bus.governance.decide(petra, ticket, approve=True, reason=None)
+        held = "select msg_id from commandbus.command_bus_command where leased_by = 'slow'"
+        for (msg_id,) in await rows(empty_dsn, held):
+            await rows(empty_dsn, "select * from pgmq.set_vt('mail__commands', %s, 0)", msg_id)
+        await rows(
+            empty_dsn,
+            "update commandbus.command_bus_command set lease_expires_at = now()"
+            " where leased_by = 'slow' returning 1",
+        )
+        await move_domain(known, "mail", "one")
+        await bus.sharded.look_at_maps()
+        assert (await bus.governance.require(ada, ticket)).decided_by == "petra"
+        # A service that was started before knows the type on the new shard.
+        await bus.governance.submit(ada, "MAILS", [{"n": 2}])
+
+
+async def test_schedules_of_others_are_fired_while_a_domain_is_closed(
+    bus: CommandBus, dsn: str
+) -> None:
+    for domain in ("mail", "bills"):
+        await bus.schedules.put(domain, "often", "Post", {}, every=60)
+    gateway = bus._store.gateway
+    await moves.close_leases(gateway, "mail")
+    await rows(
+        dsn,
+        "update commandbus.command_bus_schedule set next_tick_at = now() - interval '1 second',"
+        " look_at = now() - interval '1 second', counted_from = now() - interval '1 minute'"
+        " returning 1",
+    )
+    before = dict(await rows(dsn, TICKS))
+    await Firing(bus._store).step()
+    after = dict(await rows(dsn, TICKS))
+    assert after["mail"] == before["mail"]  # as it was: it is fired as soon as it can be
+    assert after["bills"] > before["bills"]
+    await moves.open_leases(gateway, "mail")
+    await Firing(bus._store).step()
+    assert dict(await rows(dsn, TICKS))["mail"] > before["mail"]
+
+
+TICKS = "select domain, next_tick_at from commandbus.command_bus_schedule where last_error is null"

@@ -23,7 +23,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from commandbus import BatchCommand, CommandBus, CommandStatus, Settings
 from commandbus.database import sessions
-from commandbus.errors import DatabaseError, DuplicateCommandError, InvalidInputError
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseError,
+    DuplicateCommandError,
+    InvalidInputError,
+)
+from tests.integration.test_send import asyncpg_options
 from tests.waiting import until_status, working
 
 DOMAIN = "payments"
@@ -315,3 +321,17 @@ async def test_a_text_that_the_encoding_of_conn_lacks_is_refused_clearly(
             await bus.create_batch(
                 DOMAIN, [BatchCommand("Debit", uuid4(), PAYLOAD)], name="€ 5", conn=conn
             )
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_connection_that_is_closed_is_not_taken_for_one_that_commits_by_itself(
+    dsn: str, bus: CommandBus, driver: str
+) -> None:
+    conn: Any = (
+        await psycopg.AsyncConnection.connect(dsn)
+        if driver == "psycopg"
+        else await asyncpg.connect(**asyncpg_options(dsn))
+    )
+    await conn.close()
+    with pytest.raises((CommandBusError, asyncpg.InterfaceError), match="closed"):
+        await bus.send(DOMAIN, "Debit", uuid4(), {}, conn=conn)

@@ -982,6 +982,8 @@ function commandbus.adopt_map(p_shard text, p_version integer, p_default text, p
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 41b004184eadb400ef6e855a6e28aed4
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body c837f6506bf0a9e16e4d7b26324261c8
+function commandbus.adopt_moved_map(p_move_id uuid, p_shard text, p_version integer, p_default text, p_domains jsonb) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4fb7b7e4898019f232fb03cd882db9dc
 function commandbus.after_quick_parts(p_after bigint, p_before timestamp with time zone) returns bigint
     plpgsql, stable, body 09e1c1ae2e823e991a359b05caa83255
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
@@ -1037,13 +1039,15 @@ function commandbus.begin_flow(p_domain text, p_command_ids uuid[], p_flow comma
 function commandbus.begin_leaving(p_domain text, p_to_shard text) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 706e1ec2257fb8650e9a2db4038f7692
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text, p_options jsonb DEFAULT NULL::jsonb) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 19f639ec2d9e6917bbd614a8b9b0623d
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 91089fb4f636e4be692ab4a953d20575
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
 function commandbus.block_keys(p_domain text, p_keys text[]) returns text[]
     plpgsql, volatile, body 8fa3242c58598acb3eb0b6aa1b9315d7
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ec70905ecad970ce0a188422cf459c6b
+function commandbus.callbacks_across(p_domain text, p_shard text) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2ab5225def9c17edf319bfd4af3641ea
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f6c3f1ad0ab2de7315c266c7dd6fecd
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -1085,9 +1089,9 @@ function commandbus.check_limit(p_domain text, p_type text, p_by_key boolean, p_
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
-    plpgsql, stable, body 76282ff12b632a3997b22adc11642db6
+    plpgsql, volatile, body c34fdb7100b9d30bcafc496b1b009ba7
 function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
-    plpgsql, volatile, body fd4a537194a0effa127523de8c306044
+    plpgsql, volatile, body aa6efbf0f8d4c191209fcd51884ae8fe
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8b83dfd3810829238b6f8c71a9628faf
 function commandbus.check_reply_name(p_queue text) returns void
@@ -1141,7 +1145,7 @@ function commandbus.clear_limit(p_domain text, p_type text DEFAULT NULL::text, p
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 6aa63efa262f04e540b3635ee9038f97
+    plpgsql, volatile, body fd8ccf74be8f00598463113a5b40888f
 function commandbus.close_domains(p_domains text[]) returns void
     plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body b5c11f8ea41ca7e8bf70adbb2742c74a
 function commandbus.close_leases(p_domain text) returns void
@@ -1191,13 +1195,13 @@ function commandbus.count_running(p_rule commandbus.command_bus_flow_rule) retur
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8922ffe86220021a62777a495450c312
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body daf9055d9ddd8f3c1966d7b7de6c325d
 function commandbus.create_batch_for(p_domain text, p_batch_id uuid, p_commands jsonb, p_digests bytea[], p_name text, p_custom_data jsonb, p_on_behalf jsonb) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa94a1b488eb3dd7490d0d02742343a4
 function commandbus.create_console_code(p_secret_hash bytea, p_token_id text, p_life interval) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 551121d54e9ed607758f48e88d079ac3
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 37ee6dd2347a1ffc851b5e38575a71b4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a3bba07b459e70e893636dd44c2232e6
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb, p_expires_seconds double precision DEFAULT NULL::double precision) returns TABLE(created_at timestamp with time zone, limits jsonb, content_digest text, expires_at timestamp with time zone)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bf726c935234b515d02c6fa86142f790
 function commandbus.decide_edit(p_domain text, p_command_id uuid, p_decision text, p_user text, p_reason text, p_digest text, p_self_approval boolean) returns void
@@ -1242,6 +1246,8 @@ function commandbus.domain_rates(p_domains text[] DEFAULT NULL::text[]) returns 
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 6328bdf0f360c8d40bb8c7571782106b
 function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8f5933f4202ca354db601b8822f675b2
+function commandbus.domains_on_the_way() returns text[]
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9e5fadb49afc765df58c84ee7f2a7b4b
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
@@ -1271,7 +1277,7 @@ function commandbus.due_history(p_domain text, p_before timestamp with time zone
 function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ca95858524b458318e3e8051c8a35d69
 function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8a5a1737d789a6feb132afc30543a8a4
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 00319cf5a6c93da7380091e7df04cb59
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -1279,7 +1285,7 @@ function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types
 function commandbus.end_console_session(p_session_id uuid, p_user_id text, p_actor text, p_details jsonb) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9b9b3a440045273b16e6479a8793182d
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b12c9adf5f6a0a15dfb82461d72b89b0
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d6f18d78cf1854af4473f935cb8ef3df
 function commandbus.end_lapsed(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5d688fbf32b7eddb8c31d611a4300149
 function commandbus.end_lapsed_paused(p_domain text, p_command_ids uuid[], p_now timestamp with time zone) returns void
@@ -1291,7 +1297,7 @@ function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) ret
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
     plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
 function commandbus.end_pauses() returns integer
-    plpgsql, volatile, body 356f63ef2272199f6acea16063c5d617
+    plpgsql, volatile, body 090ce1edf99a78f3b74440bd25a757fa
 function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text, p_reason text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 124da39501ec7cc32bfb6b4811dcf926
 function commandbus.end_type_pauses(p_domain text) returns void
@@ -1313,7 +1319,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 3b9366ada034976ca4d20b60527a889f
+    sql, immutable, body a76cbbabd6b73b8887f8fe5f9dd8e67a
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1325,7 +1331,7 @@ function commandbus.expire_leased(p_domain text, p_items jsonb) returns SETOF uu
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5035d1df68d24665874f691b31864993
 function commandbus.expired_decisions(p_limit integer) returns TABLE(domain text, batch_id uuid, command_id uuid)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a2a4ea31c8ac65b003d5af785dd5207c
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2c1675a4fb1f3c4a3ef9990cfdce4ec5
 function commandbus.expired_since(p_expires_at timestamp with time zone) returns text
     sql, stable, body 9a7ef7def85582ab060bb8f39b68ddd0
 function commandbus.expiry_after(p_now timestamp with time zone, p_seconds double precision) returns timestamp with time zone
@@ -1487,7 +1493,7 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
 function commandbus.keep_leases(p_domain text, p_items jsonb, p_vt integer) returns TABLE(command_id uuid, is_lost boolean)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 631c72dd5b664d91aaf8ac7c782843e0
 function commandbus.keep_pauses() returns double precision
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7b9932be455e5b4beb61337e2e671839
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4b103e8d95f0f0042f4f85d477d5fa53
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
@@ -1527,7 +1533,7 @@ function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p
 function commandbus.left_in_domain(p_domain text) returns TABLE(what text, amount bigint)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0edf988006e691723244c7a77bba14b1
 function commandbus.let_domain_go(p_domain text) returns void
-    plpgsql, volatile, body b1f038d57effe51f204ec1491ebb18a5
+    plpgsql, volatile, body 878fe833acb9d79c1d9b1dcd241d3a57
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
     sql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 9c86e32c56d0c9fc692594f1c9f02419
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -1565,7 +1571,9 @@ function commandbus.lock_gates(p_domain text, p_gates text[]) returns text[]
 function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
     plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
-    plpgsql, volatile, body 3f2afb5c6752f1cfb520cccdca42da55
+    plpgsql, volatile, body b4d70c206a9a734365e6ef30586813da
+function commandbus.lock_map() returns void
+    plpgsql, volatile, security definer, set lock_timeout=10s, set search_path=pg_catalog, pg_temp, body 9977874f4c9feca7ca84e72db6c6dd91
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_queued(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
@@ -1596,8 +1604,8 @@ function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 7d41c311bf2552957d515808c4db20c3
-function commandbus.mark_frozen(p_move_id uuid) returns void
-    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ef8fcba16357a1c60783c3235dc9c513
+function commandbus.mark_frozen(p_move_id uuid) returns timestamp with time zone
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2b11be236df885c78044473b543ed1d8
 function commandbus.marked_payload(p_domain text, p_command_id uuid) returns TABLE(command_type text, data text, secret_keys text[])
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1991a3bd7d844023b52c552c7c13d527
 function commandbus.message_command_id(p_message jsonb) returns uuid
@@ -1616,14 +1624,14 @@ function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for tex
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body dc91cb745149730cbf4c0a3718761027
-function commandbus.move_chunk(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_limit integer, OUT o_upto jsonb, OUT o_rows integer, OUT o_digest bytea) returns record
-    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 12568741ac20891e07854fba07a4c16b
+function commandbus.move_chunk(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_limit integer, OUT o_upto jsonb, OUT o_rows integer, OUT o_digest bytea, OUT o_bytes bigint) returns record
+    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 6e16e42a22ece57044303cbaffa3bcb3
 function commandbus.move_columns(p_relation regclass) returns TABLE(name text, type text, is_stored boolean)
     sql, stable, body c45031a8e60e3809a250d53071f9d904
 function commandbus.move_condition(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, OUT o_relation regclass, OUT o_where text, OUT o_key text, OUT o_key_object text, OUT o_unique_by text[]) returns record
     plpgsql, stable, body 8376ffe5bbb54341b69304fea2986cff
 function commandbus.move_digest(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, OUT o_rows integer, OUT o_digest bytea) returns record
-    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 20cbc867734146524ec1367489682966
+    plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 66008a7805c018408918c0ca15273f24
 function commandbus.move_events(p_domain text, p_after_id bigint, p_safe_id bigint, p_limit integer, OUT o_upto_id bigint, OUT o_old_ids bigint[], OUT o_rows text[], OUT o_digest bytea) returns record
     plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 8e0de609f95cdb45ebd29360aac30780
 function commandbus.move_layout(p_domain text) returns TABLE(part text, columns text)
@@ -1643,7 +1651,7 @@ function commandbus.moved_details(p_domain text, p_command_id uuid) returns json
 function commandbus.moved_event(p_event commandbus.command_bus_audit) returns text
     sql, stable, body da5d55d0ff6df57a0441fc809dc5ea32
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 48632d8f3df526655058f0cc2b08b3ab
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4b4eaee1536da78a3e39450a1605bb4
 function commandbus.next_due(p_domain text) returns double precision
     sql, stable, body 399f543b3f4e46661af4df7768f50851
 function commandbus.next_history_no(p_domain text, p_last_no bigint) returns bigint
@@ -1665,7 +1673,9 @@ function commandbus.note_keys(p_domain text, p_keys text[]) returns void
 function commandbus.note_load_total(p_domain text, p_batch_id uuid, p_total integer) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 595f49ae2ecc8591415f83dd12f2a029
 function commandbus.note_move(p_move_id uuid, p_phase text, p_counts jsonb DEFAULT NULL::jsonb) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d68d97dadcbd4c4a1be31e7b324cddb9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 35982c09925a1676a7c1fb3587f9f3dd
+function commandbus.note_verified(p_move_id uuid, p_counts jsonb, p_frozen_at timestamp with time zone) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8cb2f63867d15a51b4ffd7581be11395
 function commandbus.numbers_of(p_domain text) returns TABLE(sequence text, last bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 916cc8824f126c8d716a13622d1f6841
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
@@ -1751,7 +1761,7 @@ function commandbus.prune_history(p_domain text, p_before timestamp with time zo
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 648df0af0f4172f0b9cb0afe65a940b7
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 708f9f5730ceb696ce9b8ab49533b498
 function commandbus.prune_word(p_what text, p_moves boolean) returns text
     sql, immutable, body 27f5df4715c6f2dc41fce641b411d3e6
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
@@ -1766,8 +1776,8 @@ function commandbus.put_keyed(p_domain text, p_command_ids uuid[], p_messages js
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 52294cd9d91c59c1af48cbf783b0d95c
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, body 8c77d1e9aef2cd62edaba312222918a7
-function commandbus.put_moved_events(p_move_id uuid, p_chunk_no integer, p_after_id bigint, p_upto_id bigint, p_old_ids bigint[], p_rows text[], p_digest bytea) returns void
-    plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 7ffef2476ed8fbbfec1924af4b99b726
+function commandbus.put_moved_events(p_move_id uuid, p_chunk_no integer, p_after_id bigint, p_upto_id bigint, p_old_ids bigint[], p_rows text[], p_digest bytea) returns boolean
+    plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body abbb3c00b4edec1835c96504d09c8652
 function commandbus.put_moved_rows(p_move_id uuid, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, p_rows text[], OUT o_rows integer, OUT o_digest bytea) returns record
     plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body a73d38e2dfd9935fdc95f4bde85dbbdf
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
@@ -1775,7 +1785,7 @@ function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns 
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, body 2374133a610aa714775b033d72966612
 function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_counted_from timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2b22f21cb2cc38cd79ffe82036f77fb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8d8da46a187ae18b3f83c0be98e3cfa3
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_counts(p_domain text, p_now timestamp with time zone, p_most integer, OUT ready bigint, OUT delayed bigint, OUT waiting bigint, OUT about text[], OUT due_since timestamp with time zone) returns record
@@ -1823,7 +1833,7 @@ function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id u
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
     sql, stable, body 704a8120b38d970db7345b7938c09832
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval, p_unconfirmed_after interval DEFAULT '01:00:00'::interval, p_after jsonb DEFAULT NULL::jsonb) returns TABLE(queued integer, failed integer, given_up integer, overdue integer, unconfirmed integer, next_after jsonb)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 9422edb2bee0336386d57e9b074612d4
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 818f6a29ec32378f913916d9bb3c5f0e
 function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 647344e5dd30dc39aad284c2017150f1
 function commandbus.refuse_canceled_load(p_load commandbus.command_bus_load) returns void
@@ -1849,7 +1859,7 @@ function commandbus.refuse_moved(p_domain text, p_command_id uuid) returns void
 function commandbus.refuse_moved_batch(p_batch_id uuid) returns void
     plpgsql, volatile, body d8ca82be1b1fa6a44f8fae03d7ff284d
 function commandbus.refuse_moving_domain() returns trigger
-    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 9b8881660dd220173880ccc4283908f1
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 9f233f07927fc3dcb8f37f6c9fe0a11d
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
@@ -1887,7 +1897,7 @@ function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::tex
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a0eff0f62fd73e225579e48314348ad8
 function commandbus.repair_keys(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24202aa3eecf9a74364e6e84f06e9642
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 402bbde24106172da7df55e678db2153
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b55519c0a183228666ddc8d3d18f5544
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -1979,7 +1989,7 @@ function commandbus.rule_changed(p_domain text, p_type text, p_by_key boolean, p
 function commandbus.rule_details(p_rule commandbus.command_bus_flow_rule) returns jsonb
     sql, stable, body 96641d20eb34e60c69e5bce8cf28e66e
 function commandbus.ruled_domains() returns SETOF text
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d206a85333b77ffcfa7978814dd459f
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d02b1bbe5dfb122979f9a2152d729788
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7e9e4312d74ad84c5439836d43edec22
 function commandbus.running_in_domain(p_domain text) returns bigint
@@ -2111,11 +2121,11 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
 function commandbus.tend_audit(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9d94a84f7fc65bc1465edabf2bd0c7b9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 51615663d8e24602ed5486cbce9f6caf
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 19c98db5ffb55c61686d6cf2c48521bf
 function commandbus.tend_levels() returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0f48403b463a8c415e779ea05a867b61
 function commandbus.thaw_table(p_domain text, p_relation regclass) returns void
     plpgsql, volatile, security definer, set lock_timeout=2s, set search_path=pg_catalog, pg_temp, body 8e5afec16f8c0ea3f8b5477b7fac4c03
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
@@ -2133,9 +2143,9 @@ function commandbus.touch_check(p_run_id bigint) returns void
 function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6438f0e01c8a01024bd6405510690121
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
-    plpgsql, volatile, body ae28f148572a64ce45b44122b6817e0b
+    plpgsql, volatile, body 50c4ccd3e0f51ba5acdd9ecd872db07d
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
-    plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
+    plpgsql, volatile, body 6b98b80d7944c5afd4bff95a544db2e7
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 36e072b6facd1d04c699f6feca94d72b
 function commandbus.turn_of(p_command commandbus.command_bus_command, p_level_seconds double precision) returns bigint

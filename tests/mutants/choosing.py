@@ -23,6 +23,7 @@ RECORDED = (
     "tests/integration/test_governance.py", "tests/integration/test_governance_approvals.py",
     "tests/integration/test_governance_limits.py", "tests/integration/test_batches.py",
     "tests/integration/test_left_in_domain.py", "tests/integration/test_shard_fence.py",
+    "tests/integration/test_audit_part_places.py",
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: The files that have a function file's own subject come first. For functions that the server does
@@ -195,7 +196,12 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "emptying": ("test_progress_guards", "test_emptying"),
     "handover": ("test_handed_over",),
-    "shards": ("test_shard_guards", "test_left_in_domain", "test_shard_fence"),
+    "shards": ("test_shard_guards", "test_moves", "test_left_in_domain", "test_shard_fence"),
+    "moving": ("test_moves", "test_moving_chores", "test_moved_parts"),
+    "moving_parts": ("test_moved_parts",),
+    "moving_audit": ("test_moved_parts",),
+    "audit_parts": ("test_audit_parts", "test_audit_part_locks", "test_audit_part_places"),
+    "audit_drops": ("test_audit_parts", "test_audit_part_locks", "test_retention_behind"),
 }
 
 

@@ -15,6 +15,7 @@ __all__ = ["small_parts"]
 
 DROP = "select o_did from commandbus.drop_audit_parts()"
 RETRY = "select commandbus.retry_batch(%s, %s)"
+TEND = "select o_did from commandbus.tend_audit('ada')"
 FREEZE = "select commandbus.freeze_table(%s, 'commandbus.command_bus_audit', '')"
 WRITES = (
     "select count(*) from pg_locks where pid = %s and mode in ('RowShareLock', 'RowExclusiveLock')"
@@ -108,3 +109,14 @@ async def test_a_frozen_domain_is_frozen_in_parts_that_come_later_and_thaws_ever
 
     assert await db.rows(ICE, DOMAIN) == []
     assert await db.value("select count(*) from pg_trigger where tgname ~ '_frozen_'") == 0
+
+
+async def test_a_session_tends_nothing_while_another_one_does(db: Session, session: Open) -> None:
+    first, second = await session(), await session()
+    assert await first.value(TEND) is not None
+
+    assert await second.value(TEND) is None
+
+    await first.conn.commit()
+    await second.conn.commit()
+    assert await tend(db) == []

@@ -8,6 +8,7 @@ from psycopg.conninfo import conninfo_to_dict
 from commandbus import addresses
 from commandbus.addresses import libpq_address
 from commandbus.errors import InvalidSettingError
+from commandbus.privacy.redaction import redact_text
 
 SOCKET = {
     "host": "/run/my folder",
@@ -108,3 +109,11 @@ def test_options_go_to_where_each_library_looks_for_them() -> None:
     assert addresses.django_database(parts)["OPTIONS"] == {"sslmode": "require"}
     with pytest.raises(InvalidSettingError, match="no driver"):
         addresses.sqlalchemy_url(parts, "a b")
+
+
+def test_what_is_said_of_an_address_of_another_database_has_nothing_to_mask() -> None:
+    with pytest.raises(InvalidSettingError) as refused:
+        libpq_address("mysql://user:word@host/db")
+
+    assert str(refused.value).endswith("addresses begin with postgresql://")
+    assert redact_text(str(refused.value)) == str(refused.value)

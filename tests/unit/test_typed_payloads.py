@@ -32,6 +32,25 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Switch(enum.Enum):
+    ON = True
+
+    @classmethod
+    def _missing_(cls, value: object) -> Switch | None:
+        return cls.ON if value == "on" else None
+
+
+@dataclass
+class Lamp:
+    level: Level
+    switch: Switch
+    one: Literal[Level.LOW] = Level.LOW
+
+
 @dataclass
 class Part:
     name: str
@@ -102,6 +121,30 @@ def test_a_dataclass_with_every_kind_of_field_comes_back_as_it_was() -> None:
 
     assert read(Everything, plain(value)) == value
     assert problems(Everything, plain(value)) == []
+
+
+def test_true_is_no_number_of_an_enum_and_one_is_not_true() -> None:
+    assert read(Lamp, {"level": 1, "switch": True}) == Lamp(Level.LOW, Switch.ON)
+    assert read(Lamp, {"level": 1, "switch": "on"}).switch is Switch.ON
+    assert problems(Lamp, {"level": True, "switch": 1, "one": True}) == [
+        ("level", "must be a value of Level"),
+        ("switch", "must be a value of Switch"),
+        ("one", f"must be one of {Level.LOW!r}"),
+    ]
+
+
+def test_models_say_what_is_missing_in_the_words_of_dataclasses() -> None:
+    class Model(BaseModel):
+        amount: int
+
+    @dataclass
+    class Plain:
+        amount: int
+
+    said = [
+        {each.line for each in codec_of(kind).problems({"ammount": 1})} for kind in (Model, Plain)
+    ]
+    assert said[0] == said[1] == {"amount is missing", "ammount is not one of its fields"}
 
 
 def test_a_number_without_a_point_is_a_float_too() -> None:

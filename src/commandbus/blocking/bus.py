@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from commandbus.blocking.bridge import Bridge, Connect
@@ -21,6 +20,8 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from commandbus.database.store import Store
 
 

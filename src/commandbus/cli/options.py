@@ -172,6 +172,8 @@ class Payload:
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidInputError(f"cannot read {self.data_file}: {error}") from None
             return parse_json(text, str(self.data_file))
+        if self.data is not None and self.data.startswith("@"):
+            raise InvalidInputError("--data is the JSON itself; use --data-file for that of a file")
         return parse_json(self.data, "--data")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from commandbus.commands.drafting import Drafting
 from commandbus.commands.marks import Marks
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import Flow, SendOptions, check_flow
-from commandbus.keys import Keys
 from commandbus.meta import check_meta
 from commandbus.middleware.base import Middleware
 from commandbus.models import BatchCommand, NewCommand
@@ -172,7 +170,9 @@ class Preparer:
         if command.flow is not None:  # another time is another request
             content.append(command.flow.digestible())
         text = b"commandbus sent command " + orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-        return [hmac.digest(key, text, "sha256") for key in self._digest_keys()]
+        from hmac import digest  # noqa: PLC0415  (not at the start)
+
+        return [digest(key, text, "sha256") for key in self._digest_keys()]
 
     def _digest_keys(self) -> list[bytes]:
         """The peppers; none where there is none, because a send must not fail for it.
@@ -187,6 +187,8 @@ class Preparer:
         return list(dict.fromkeys((self._pepper, *filter(None, old), b"")))
 
     def _kept_pepper(self) -> bytes:
+        from commandbus.keys import Keys  # noqa: PLC0415  (not at the start)
+
         folder = self._settings.keys_folder or None
         try:
             return Keys.load("token_pepper", folder=folder, allow_create=False) or b""

@@ -38,7 +38,8 @@ async def run_on_foreign(
         if origin == "sqlalchemy":
             return await _run_sqlalchemy(conn, statement, params, may_autocommit)
         if origin == "asyncpg":
-            _refuse_if(not may_autocommit and not conn.is_in_transaction())
+            if not conn.is_closed():  # else the driver says so
+                _refuse_if(not may_autocommit and not conn.is_in_transaction())
             return [tuple(row) for row in await conn.fetch(statement.asyncpg, *params)]
     except UnicodeEncodeError as error:
         raise _unwritable(error) from None

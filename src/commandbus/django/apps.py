@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from contextlib import suppress
 from typing import Any
 
 from django.apps import AppConfig
@@ -24,8 +26,12 @@ class CommandBusConfig(AppConfig):
         checks.register(check_database, checks.Tags.database)
         post_migrate.connect(_after_migrate, sender=self, dispatch_uid="commandbus.django")
         from commandbus.django.conf import given_problems
-        from commandbus.django.discovery import import_handlers
+        from commandbus.django.discovery import has_tasks, import_handlers
 
+        if has_tasks():
+            with suppress(ImportError):  # Django 5.2 without django-tasks
+                # What is imported has its checks looked at.
+                importlib.import_module("commandbus.django.task_api")
         if not given_problems():  # they are errors of the checks
             import_handlers()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -111,10 +112,14 @@ def _deeper_problems(found: Configuration) -> list[str]:
             check_worker_settings(options["concurrency"], options["vt_seconds"])
         except CommandBusError as error:
             result.append(f"{NAME}['WORKER']: {error}")
+    known_settings = sorted(each.name for each in fields(Settings))
     try:
-        _ = found.bus_settings
-    except TypeError as error:
-        result.append(f"{NAME}['SETTINGS']: {error}; use fields of commandbus.Settings")
+        if strange := sorted(set(map(str, found.settings)) - set(known_settings)):
+            near = get_close_matches(strange[0], known_settings, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "use fields of commandbus.Settings"
+            result.append(f"{NAME}['SETTINGS'] has the unknown key {strange[0]!r}; {hint}")
+        else:
+            _ = found.bus_settings
     except CommandBusError as error:
         result.append(f"{NAME}['SETTINGS'] or ['REPLIES']: {error}")
     if found.database not in django_settings.DATABASES:

@@ -33,14 +33,14 @@ def gathered() -> Handlers:
     plain = Handlers()
     plain.include(*_handlers(found.handlers_module))
     app.include(plain._changed(partial(_on_django, provider)))
-    if _has_tasks():
+    if has_tasks():
         from commandbus.django.running import include_tasks
 
         include_tasks(app, found.database)
     return app
 
 
-def _has_tasks() -> bool:
+def has_tasks() -> bool:
     """Whether TASKS names a backend of ours, or one that is made from it."""
     wanted = [str(each.get("BACKEND", "")) for each in getattr(settings, "TASKS", {}).values()]
     # Django's own backends need no look; anything else may be a subclass of ours.
@@ -111,8 +111,18 @@ def _modules(name: str) -> Iterator[ModuleType]:
     for config in apps.get_app_configs():
         path = f"{config.name}.{name}"
         # Looked for first: an ImportError inside the module must not be taken for its absence.
-        if config.name != "commandbus.django" and find_spec(path) is not None:
+        if config.name != "commandbus.django" and _is_there(path):
             yield importlib.import_module(path)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return find_spec(path) is not None
+    except ModuleNotFoundError as error:
+        # `bus.handlers` is looked for in a package `bus` of each app, and few have one.
+        if error.name is not None and path.startswith(f"{error.name}."):
+            return False
+        raise
 
 
 def middleware_of(found: Configuration) -> tuple[Middleware, ...]:

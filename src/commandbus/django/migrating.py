@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.operations.base import Operation
 
 from commandbus.django.conf import configuration
@@ -38,7 +39,8 @@ class BusSchema(Operation):
     """Bring the schema of the bus to a version of its own numbered migrations."""
 
     reduces_to_sql = False
-    reversible = False
+    #: So that what says how to go back is ours.
+    reversible = True
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -64,6 +66,19 @@ class BusSchema(Operation):
         elif alias == configuration().database:
             settings = configuration().bus_settings
             _run(migrate_database(dsn_of(alias), settings, upto=self.version))
+
+    def database_backwards(
+        self,
+        app_label: str,  # noqa: ARG002
+        schema_editor: Any,  # noqa: ARG002
+        from_state: Any,  # noqa: ARG002
+        to_state: Any,  # noqa: ARG002
+    ) -> None:
+        """There is no way back but to take everything away."""
+        raise IrreversibleError(
+            "migrations of the bus only go forward; to take it away with all its commands, run "
+            "`manage.py migrate commandbus zero --fake`, then `manage.py commandbus db drop`"
+        )
 
     def describe(self) -> str:
         """For `migrate --plan`."""

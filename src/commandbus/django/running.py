@@ -43,6 +43,7 @@ def include_tasks(app: Handlers, alias: str) -> None:
     for name in task_backends:
         backend = task_backends[name]
         if isinstance(backend, CommandBusBackend):
+            backend.check_options()
             for domain in backend.domains:
                 if domain not in app.finders:  # a path is the same task in each of them
                     app.find_by_name(domain, _finder(backend, domain, alias))

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.apps import apps
 from django.core.checks import CheckMessage, Error
 
 from commandbus.django import bus
@@ -27,15 +28,14 @@ from commandbus.django.task_api import (
     TaskResultStatus,
     task_enqueued,
 )
-from commandbus.errors import CommandBusError, InvalidNameError
+from commandbus.django.task_options import read_options
+from commandbus.errors import CommandBusError, InvalidNameError, InvalidSettingError
 from commandbus.flow import SendOptions
 from commandbus.models import AuditEvent, CommandMetadata, CommandStatus
 from commandbus.names import INBOX, check_command_type, check_domain, new_id
 from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.wiring import finish
 
-#: The domain of the queue `default`; others have their name after it.
-DOMAIN = "tasks"
 #: Django's priorities are -100 to 100, ours -2 to 2: five bands of equal width.
 BAND = 40
 
@@ -67,13 +67,12 @@ class CommandBusBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
-        self.transactional = bool(self.options.get("transactional", False))
-        #: Modules, beside the installed apps, that a worker may import because a task is in them.
-        self.modules: tuple[str, ...] = tuple(self.options.get("modules", ()))
-        self._domain = str(self.options.get("domain", DOMAIN))
-        given = self.options.get("retry_policy")
-        self.retry_policy = RetryPolicy(**given) if isinstance(given, Mapping) else given
-        self._bus = bus if "database" not in self.options else bus.using(self.options["database"])
+        said, self._mistakes = read_options(self.options)
+        self.transactional = said.transactional
+        self.modules = said.modules
+        self.retry_policy = said.retry_policy
+        self._domain = said.domain
+        self._bus = bus if said.database is None else bus.using(said.database)
 
     def domain_of(self, queue: str) -> str:
         """The domain of a queue."""
@@ -88,17 +87,28 @@ class CommandBusBackend(BaseTaskBackend):
 
     def check(self, **_: Any) -> list[CheckMessage]:
         """What is wrong with the setting."""
-        found = []
+        found = self.mistakes
         if not self.queues:
             found.append("has no QUEUES; name them, because a worker must know what to serve")
+        if not apps.is_installed("commandbus.django"):
+            found.append("needs 'commandbus.django' in INSTALLED_APPS")
+        return [Error(f"TASKS[{self.alias!r}] {text}", id="commandbus.E010") for text in found]
+
+    @property
+    def mistakes(self) -> list[str]:
+        """What stands in the way of every task."""
+        found = list(self._mistakes)
         try:
             if len(self.domains) < len(self.queues):
                 found.append("has two QUEUES whose names differ in signs only; rename one")
         except InvalidNameError as error:
             found.append(f"has a queue that cannot be a domain: {error}")
-        if self.retry_policy is not None and not isinstance(self.retry_policy, RetryPolicy):
-            found.append("has a retry_policy that is neither a RetryPolicy nor a dictionary")
-        return [Error(f"TASKS[{self.alias!r}] {text}", id="commandbus.E010") for text in found]
+        return found
+
+    def check_options(self) -> None:
+        """Refuse to work with a setting that is wrong; raises InvalidSettingError."""
+        if self._mistakes:
+            raise InvalidSettingError(f"TASKS[{self.alias!r}] {self._mistakes[0]}")
 
     def validate_task(self, task: Any) -> None:
         """Refuse what cannot be sent, where the task is made."""
@@ -121,6 +131,7 @@ class CommandBusBackend(BaseTaskBackend):
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Send the task; inside `atomic` it exists if that commits."""
+        self.check_options()
         self.validate_task(task)
         result = TaskResult(
             task=task, id=str(new_id()), status=TaskResultStatus.READY, enqueued_at=None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from commandbus.errors import HandlerAlreadyRegisteredError
@@ -61,4 +61,4 @@ def place_of(handler: object) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return name_of(handler)
-    return f"{name_of(handler)} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    return f"{name_of(handler)} ({code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno})"

@@ -33,7 +33,7 @@ from commandbus.http.metrics import new_metrics
 from commandbus.http.mounting import BusOfRequest, MountedApp, router_of
 from commandbus.http.openapi import add_openapi, operation_of
 from commandbus.http.peers import LocalPeersMiddleware
-from commandbus.http.platform import Platform
+from commandbus.http.platform import Platform, root_of
 from commandbus.http.problems import problem_of_http, problem_of_validation
 from commandbus.http.protection import CallerMiddleware, CountMiddleware, FramingMiddleware
 from commandbus.http.reading import CursorMiddleware, HeadMiddleware
@@ -260,5 +260,5 @@ async def _refuse_form(request: Request, error: Any) -> NoReturn:  # noqa: ARG00
     raise problem_of_validation(error)
 
 
-async def _refuse(request: Request, error: Any) -> NoReturn:  # noqa: ARG001
-    raise problem_of_http(error)
+async def _refuse(request: Request, error: Any) -> NoReturn:
+    raise problem_of_http(error, root_of(request))

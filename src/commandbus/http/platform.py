@@ -78,8 +78,13 @@ class Platform:
 def platform_of(request: Request) -> Platform:
     """The parts of the app that serves this request."""
     platform: Platform = request.app.state.commandbus
-    root = request.scope.get("root_path", "").rstrip("/")
-    return replace(platform, root=root, request=request)
+    return replace(platform, root=root_of(request), request=request)
+
+
+def root_of(request: Request) -> str:
+    """The path that the service is mounted below; empty if it is not."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")
 
 
 #: `here: Here` in the signature of a route.

@@ -245,11 +245,14 @@ def _name(text: str) -> str:
     return "…" if len(text) > 1_000 else redact_text(text, 100)
 
 
-def problem_of_http(error: HTTPException) -> Problem:
-    """What the framework refused: no such path, no such method, a body that cannot be read."""
+def problem_of_http(error: HTTPException, root: str = "") -> Problem:
+    """What the framework refused: no such path, no such method, a body that cannot be read.
+
+    `root` is the path that the service is mounted below.
+    """
     kind = Kind.of_status(error.status_code)
     details = {
-        404: "there is no such path; /openapi.json lists what there is",
+        404: f"there is no such path; {redact_text(root)}/openapi.json lists what there is",
         405: "the path exists, but not with this method; see the header Allow",
         400: "the request cannot be read; send one JSON document",
     }

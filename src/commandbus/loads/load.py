@@ -64,6 +64,7 @@ _GET_LOAD: LiteralString = _LOADS + " where l.domain = %s and l.batch_id = %s"
 _INTERRUPTED_LOADS: LiteralString = _LOADS + (
     " where (l.status = 'loading' or l.status = 'sealed' and l.rows_dispatched < l.rows_committed)"
     " and l.updated_at < clock_timestamp() - make_interval(secs => cast(%s as float8))"
+    " and l.domain <> all({schema}.domains_on_the_way())"
     " order by l.updated_at"
 )
 

@@ -25,6 +25,7 @@ from commandbus.errors import (
     BatchNotFoundError,
     CommandBusError,
     DatabaseUnavailableError,
+    DomainMovedError,
     DuplicateCommandError,
     GovernedTypeError,
     InvalidInputError,
@@ -177,8 +178,8 @@ class LoadRun:
                 with around as self._drafts:
                     await self._load_rows()
             await self._dispatch()
-        except GovernedTypeError:
-            raise  # the fault of who loads, not of the load
+        except (GovernedTypeError, DomainMovedError):
+            raise  # the fault of who loads, not of the load; and it goes on where the domain is now
         except CommandBusError as error:
             return await self._stopped(error)
         return LoadResult("success", self._load.batch_id, self._checkpoints, self._rows)

@@ -11,7 +11,12 @@ from uuid import UUID
 
 from commandbus.database import encoding
 from commandbus.database.store import Store
-from commandbus.errors import CommandBusError, DatabaseUnavailableError
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
+    DomainMovedError,
+    DomainMovingError,
+)
 from commandbus.ids import derive_id
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
@@ -108,6 +113,11 @@ class Firing(Loop):
         """
         try:
             rows = await self._gateway.rows(_FIRE, (encoding.dump([each for _, each in planned]),))
+        except (DomainMovingError, DomainMovedError):
+            # Nothing of it can be changed here now. Its tick is fired where the domain is then.
+            if len(planned) > 1:
+                return sum([await self._fire([each]) for each in planned])
+            return 0
         except DatabaseUnavailableError:
             raise
         except CommandBusError as error:

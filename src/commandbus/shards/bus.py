@@ -48,6 +48,8 @@ class ShardedBus(MergedReads):
         #: Whether domains are where the newest map that a database knows puts them.
         self._follows = follows
         self._newest: ShardRecord | None = None
+        #: Called when a newer map was found.
+        self.on_newer_map: Callable[[], None] = lambda: None
         #: Listings of all shards in one order.
         self.pages = MergedPages(self)
         self._connect = connect
@@ -135,6 +137,7 @@ class ShardedBus(MergedReads):
         self._records[record.shard] = record
         if self._newest is None or record.version > self._newest.version:
             self._newest = record
+            self.on_newer_map()
 
     async def shard(self, name: str) -> CommandBus:
         """The bus of one shard; DatabaseUnavailableError names the shard if it is down.

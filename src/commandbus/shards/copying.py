@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Rows of a chunk, and numbers of the whole audit that one looks at.
 CHUNK_ROWS = 2_000
+#: Bytes of text that one chunk has at most, if it has more than one row.
+CHUNK_BYTES = 16 * 1024 * 1024
 CHUNK_EVENTS = 5_000
 #: Those that one removal takes: each is on record, and shown by the doctor.
 REMOVED_EVENTS = 50_000
@@ -36,7 +38,7 @@ _PARTS: LiteralString = (
 )
 _LAYOUT: LiteralString = "select l.part, l.columns from {schema}.move_layout(%s) l"
 _CHUNK: LiteralString = (
-    "select c.o_upto, c.o_rows, c.o_digest"
+    "select c.o_upto, c.o_rows, c.o_digest, c.o_bytes"
     " from {schema}.move_chunk(%s, %s, %s, cast(%s as jsonb), %s) c"
 )
 _DIGEST: LiteralString = (
@@ -146,10 +148,16 @@ class Copy:
         """Make a part the same on both sides: how many rows it has, and how many were carried."""
         seen = carried = 0
         after: str | None = None
+        size = CHUNK_ROWS
         while True:
             where = (self.domain, part, is_early, after)
-            found = await self.source.patient.rows(_CHUNK, (*where, CHUNK_ROWS))
-            last, rows, digest = found[0]
+            found = await self.source.patient.rows(_CHUNK, (*where, size))
+            last, rows, digest, amount = found[0]
+            if amount > CHUNK_BYTES and rows > 1:
+                # The rows are large: fewer at once, as what carries them holds all of a chunk.
+                size = max(1, min(rows - 1, rows * CHUNK_BYTES // amount))
+                continue
+            size = min(CHUNK_ROWS, size * 2)
             upto = None if last is None else orjson.dumps(last).decode()
             there = (await self.target.patient.rows(_DIGEST, (*where, upto)))[0]
             if tuple(there) != (rows, digest):
@@ -190,8 +198,7 @@ class Copy:
         """Add events up to a number to what was copied; how many were carried."""
         if safe is None:
             return 0
-        found = await self.target.rows(_LAST_CHUNK, (self.move_id,))
-        number, after = found[0] if found else (0, _FIRST)
+        number, after = await self._last_chunk()
         carried, start = 0, after
         while True:
             params = (self.domain, after, safe, CHUNK_EVENTS)
@@ -200,12 +207,21 @@ class Copy:
                 return carried
             after = upto
             if ids:
+                put = (self.move_id, number + 1, start, upto, ids, rows, digest)
+                if not await self.target.patient.value(_PUT_EVENTS, put):
+                    # Another process runs the same move: after what that has copied.
+                    number, after = await self._last_chunk()
+                    start = after
+                    continue
                 number += 1
-                put = (self.move_id, number, start, upto, ids, rows, digest)
-                await self.target.patient.value(_PUT_EVENTS, put)
                 start = upto
                 carried += len(ids)
                 self._say(f"{AUDIT}: {carried:,} events")
+
+    async def _last_chunk(self) -> tuple[int, int]:
+        """Its number, and the number of the event that it ends with."""
+        found = await self.target.rows(_LAST_CHUNK, (self.move_id,))
+        return found[0] if found else (0, _FIRST)
 
     async def _all_events(self) -> int:
         """Copy the rest of the audit. A chunk that differs goes, with all after it, and is copied

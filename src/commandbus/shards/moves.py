@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, LiteralString
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import orjson
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
+    from commandbus.shards.map import ShardMap
 
 #: In the order of Move.
 _FROM_MOVES: LiteralString = (
@@ -28,6 +30,11 @@ _QUEUES: LiteralString = (
 _LEAVE: LiteralString = "select {schema}.begin_leaving(%s, %s)"
 _ARRIVE: LiteralString = "select {schema}.begin_arriving(%s, %s, %s, %s, cast(%s as text[]))"
 _NOTE: LiteralString = "select {schema}.note_move(%s, %s, cast(%s as jsonb))"
+_VERIFIED: LiteralString = "select {schema}.note_verified(%s, cast(%s as jsonb), %s)"
+_ADOPT: LiteralString = (
+    "select {schema}.adopt_moved_map(%s, %s, %s, cast(%s as text), cast(%s as jsonb))"
+)
+_ACROSS: LiteralString = "select {schema}.callbacks_across(%s, %s)"
 _CLOSE: LiteralString = "select {schema}.close_leases(%s)"
 _OPEN: LiteralString = "select {schema}.open_leases(%s)"
 _RUNNING: LiteralString = "select {schema}.running_in_domain(%s)"
@@ -102,6 +109,27 @@ async def note(
     await gateway.patient.value(_NOTE, (move_id, phase, text))
 
 
+async def note_verified(
+    gateway: Gateway, move_id: UUID, counts: dict[str, int], frozen_at: datetime
+) -> None:
+    """Note that both have the same, if nobody has opened the domain since it was frozen."""
+    params = (move_id, orjson.dumps(counts).decode(), frozen_at)
+    await gateway.patient.value(_VERIFIED, params)
+
+
+async def adopt_moved(gateway: Gateway, move_id: UUID, name: str, shards: ShardMap) -> bool:
+    """Tell the shard that a domain leaves of the map, if the move is as it was verified."""
+    domains = orjson.dumps(dict(shards.domains)).decode()
+    params = (move_id, name, shards.version, shards.default, domains)
+    return bool(await gateway.patient.value(_ADOPT, params))
+
+
+async def callbacks_across(gateway: Gateway, domain: str, to: str) -> str | None:
+    """Open batches whose command for the end would be on another shard; None: there are none."""
+    found: str | None = await gateway.patient.value(_ACROSS, (domain, to))
+    return found
+
+
 async def close_leases(gateway: Gateway, domain: str) -> None:
     """Let nothing in, and nothing be leased."""
     await gateway.patient.value(_CLOSE, (domain,))
@@ -117,9 +145,10 @@ async def running(gateway: Gateway, domain: str) -> int:
     return int(await gateway.patient.value(_RUNNING, (domain,)))
 
 
-async def mark_frozen(gateway: Gateway, move_id: UUID) -> None:
-    """Say that only the move changes the domain."""
-    await gateway.value(_MARK, (move_id,))
+async def mark_frozen(gateway: Gateway, move_id: UUID) -> datetime:
+    """Say that only the move changes the domain; since when, by the clock of the database."""
+    since: datetime = await gateway.patient.value(_MARK, (move_id,))
+    return since
 
 
 async def frozen_tables(gateway: Gateway, domain: str) -> list[tuple[str, str]]:

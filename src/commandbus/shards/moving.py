@@ -11,8 +11,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID
 
 from commandbus.errors import (
@@ -40,6 +41,8 @@ LITTLE_ROWS = 5_000
 AGAIN_SECONDS = 0.5
 #: How often it is asked for where it only tidies up.
 TIDY_TIMES = 10
+
+_LOCK_MAP: LiteralString = "select {schema}.lock_map()"
 
 Tell = Callable[[str], None]
 
@@ -90,6 +93,14 @@ class _Shards:
         alike = all(each.version == newest.version for each in records)
         return cls(known, gateways, newest, alike)
 
+    async def newest_now(self) -> ShardRecord:
+        """The newest map that a shard knows at this moment."""
+        for gateway in self.gateways.values():
+            record = await record_of(gateway)
+            if record is not None and record.version > self.newest.version:
+                self.newest = record
+        return self.newest
+
     async def open_move(self, domain: str) -> Move | None:
         """The move of a domain that is going on, as the shard that it leaves has it."""
         for gateway in self.gateways.values():
@@ -124,7 +135,11 @@ async def move_domain(
         if to not in found.gateways:
             known = ", ".join(sorted(found.gateways))
             raise InvalidSettingError(f"there is no shard {to!r}; there are: {known}")
-        move = await found.open_move(domain) or await _begin(found, domain, to)
+        move = await found.open_move(domain)
+        if move is not None and await _was_canceled(found, move):
+            move = None  # the cancel was cut off at its last step
+        if move is None:
+            move = await _begin(found, domain, to)
         if move.to_shard != to:
             raise InvalidOperationError(
                 f"domain {domain!r} is on its way to shard {move.to_shard!r}; end that move first, "
@@ -134,7 +149,11 @@ async def move_domain(
         closed = None
         if move.phase in {"copying", "closing"}:
             closed = await run.copy(wait_seconds)
-        version = await run.switch()
+        try:
+            version = await run.switch()
+        except InvalidOperationError:
+            await run.open_again()  # if the map has not let it go
+            raise
         if closed is not None:
             closed = run.opened_at - closed
         counts = await run.clear()
@@ -181,6 +200,15 @@ async def _begin(found: _Shards, domain: str, to: str) -> Move:
     return begun
 
 
+async def _was_canceled(found: _Shards, move: Move) -> bool:
+    """Whether it is canceled where the domain was to come to; then it is so here too."""
+    there = await moves.of_domain(found.gateways[move.to_shard], move.domain)
+    if not any(each.move_id == move.move_id and each.phase == "canceled" for each in there):
+        return False
+    await _Run(found, move, lambda _: None).cancel()
+    return True
+
+
 @dataclass(slots=True)
 class _Run:
     """One run of a move, from wherever it stands to its end."""
@@ -209,8 +237,12 @@ class _Run:
 
     async def copy(self, wait_seconds: float) -> float:
         """Until both have the same and nobody changes it; since when it is closed."""
+        if self.move.phase == "copying":
+            await self._refuse_calls()
         await moves.begin_arriving(self.target, self.move, await self._queues())
         await self.pages.require_layout()
+        # From the beginning: what arrives is nobody's work until the map says that it is here.
+        await self._freeze(self.target, time.monotonic() + wait_seconds)
         if self.move.phase == "copying":
             await moves.note(self.target, self._id, "copying")  # it may have been further
             for _ in range(WALKS_AHEAD):
@@ -218,21 +250,31 @@ class _Run:
                     break
         try:
             closed_at = time.monotonic()
-            await self._close(closed_at + wait_seconds)
+            frozen_at = await self._close(closed_at + wait_seconds)
             self.tell("closed: the rest is copied")
+            await self._refuse_calls()
             counts = await self.pages.all()
             await moves.carry_numbers(self.source, self.target, self._domain)
             await moves.note(self.target, self._id, "verified", counts)
-            await moves.note(self.source, self._id, "verified", counts)
+            await moves.note_verified(self.source, self._id, counts, frozen_at)
         except BaseException:
-            await self._open_again()
+            await self.open_again()
             raise
         return closed_at
 
     async def _queues(self) -> list[str]:
         return await moves.queues_of(self.source, self._domain)
 
-    async def _close(self, end: float) -> None:
+    async def _refuse_calls(self) -> None:
+        """A batch sends its last command in the transaction that ends it: both on one shard."""
+        if calls := await moves.callbacks_across(self.source, self._domain, self.move.to_shard):
+            raise InvalidOperationError(
+                f"open batches would call another shard at their end: {calls}; wait for the end of "
+                "these batches, or let both domains be on one shard"
+            )
+
+    async def _close(self, end: float) -> datetime:
+        """Until nothing runs and nothing changes; since when that is so where it leaves."""
         for gateway in (self.target, self.source):
             await moves.note(gateway, self._id, "closing")
         await self._insist(partial(moves.close_leases, self.source, self._domain), end)
@@ -244,12 +286,15 @@ class _Run:
                 )
             self.tell(f"closed: {running} commands run")
             await asyncio.sleep(AGAIN_SECONDS)
-        # Both: the chores of the other shard must not act on what arrives.
-        for gateway in (self.target, self.source):
-            await moves.mark_frozen(gateway, self._id)
-            for table, parent in await moves.frozen_tables(gateway, self._domain):
-                freeze = partial(moves.freeze, gateway, self._domain, table, parent)
-                await self._insist(freeze, end)
+        await self._freeze(self.target, end)  # for queues that are new
+        return await self._freeze(self.source, end)
+
+    async def _freeze(self, gateway: Gateway, end: float) -> datetime:
+        since = await moves.mark_frozen(gateway, self._id)
+        for table, parent in await moves.frozen_tables(gateway, self._domain):
+            freeze = partial(moves.freeze, gateway, self._domain, table, parent)
+            await self._insist(freeze, end)
+        return since
 
     async def _insist(self, act: Callable[[], Awaitable[Any]], end: float) -> None:
         """Ask for a lock again and again: who has it must not make all others wait behind us."""
@@ -263,7 +308,7 @@ class _Run:
                 return
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _open_again(self) -> None:
+    async def open_again(self) -> None:
         """Nothing has changed for anybody; what was copied stays for the next run."""
         try:
             await moves.note(self.source, self._id, "copying")
@@ -273,11 +318,19 @@ class _Run:
             self.tell(f"the domain is closed still; run the move again, or cancel it: {error}")
             return
         await self._thaw(self.source)
-        await self._thaw(self.target)
 
     async def switch(self) -> int:
         """Let all shards know of it: the one that it leaves first. The version of the map."""
-        newest = self.shards.newest
+        # One new map at a time: the lock is on the same shard for all.
+        first = self.shards.gateways[min(self.shards.gateways)]
+        async with first.transaction() as session:
+            await session.rows(_LOCK_MAP)
+            version = await self._switch(await self.shards.newest_now())
+        await moves.note(self.source, self._id, "switched")
+        self.tell(f"switched: domain {self._domain} is on shard {self.move.to_shard}")
+        return version
+
+    async def _switch(self, newest: ShardRecord) -> int:
         version = newest.version
         if newest.find(self._domain) != self.move.to_shard:
             version += 1
@@ -289,12 +342,12 @@ class _Run:
         for name in [*first, *(each for each in self.shards.gateways if each not in first)]:
             gateway = self.shards.gateways[name]
             tell = partial(adopt, gateway, name, known)
+            if name == self.move.from_shard:
+                tell = partial(moves.adopt_moved, gateway, self._id, name, known)
             await self._insist(tell, time.monotonic() + TIDY_TIMES * AGAIN_SECONDS)
             if name == self.move.to_shard:
                 await moves.note(self.target, self._id, "switched")
                 self.opened_at = time.monotonic()
-        await moves.note(self.source, self._id, "switched")
-        self.tell(f"switched: domain {self._domain} is on shard {self.move.to_shard}")
         return version
 
     async def clear(self) -> dict[str, int]:
@@ -307,24 +360,23 @@ class _Run:
         await moves.note(self.target, self._id, "finished")
         # Last: as long as it is open here, the same call goes on.
         await self._tidy(partial(moves.open_leases, self.source, self._domain))
-        await moves.note(self.source, self._id, "finished")
         await self._thaw(self.source)
+        await moves.note(self.source, self._id, "finished")
         return counts
 
     async def cancel(self) -> None:
-        """Back to where it was."""
+        """Back to where it was. The record here is ended last: until then the same call goes on."""
         await moves.note(self.source, self._id, "copying")
         await moves.open_leases(self.source, self._domain)
-        if any(
-            each.move_id == self._id for each in await moves.of_domain(self.target, self._domain)
-        ):
+        await self._thaw(self.source)
+        there = await moves.of_domain(self.target, self._domain)
+        if any(each.move_id == self._id and each.is_open for each in there):
             await moves.note(self.target, self._id, "copying")
             await self.pages.drop_chunks(1)
             await self.pages.forget(self.target)
             await moves.note(self.target, self._id, "canceled")
-            await self._thaw(self.target)
+        await self._thaw(self.target)
         await moves.note(self.source, self._id, "canceled")
-        await self._thaw(self.source)
 
     async def _thaw(self, gateway: Gateway) -> None:
         """Take the triggers away, which refuse nothing any more."""

@@ -65,6 +65,9 @@ class SpanningBus(CommandBus):
         self._connect_one = connect
         #: What the bus of each shard is told once it is open.
         self._told: list[Callable[[CommandBus, str | None], object]] = []
+        #: Of these, what only the shard of a domain is told.
+        self._placed: list[Callable[[CommandBus, str | None], object]] = []
+        self.sharded.on_newer_map = self._place_again
         #: Domains whose workers wait for their shard.
         self._awaited: set[str] = set()
         self._is_stopping = asyncio.Event()
@@ -186,19 +189,27 @@ class SpanningBus(CommandBus):
 
         def tell(bus: CommandBus, name: str | None) -> None:
             what = args[0] if args else None
-            if name is None or not isinstance(what, BatchType) or self._is_on(name, what.domain):
-                find(bus, path)(*args, **kwargs)
+            if name is not None and isinstance(what, BatchType):
+                is_new = bus.governance.types.get(what.name) is None
+                if not is_new or self.sharded.find(what.domain) != name:
+                    return
+            find(bus, path)(*args, **kwargs)
 
         self._tell(tell)
+        if args and isinstance(args[0], BatchType):
+            self._placed.append(tell)
+
+    def _place_again(self) -> None:
+        """Domains have moved: let the shards that they are on know their batch types."""
+        for tell in self._placed:
+            for name, bus in self.sharded.open.items():
+                tell(bus, name)
 
     def _tell(self, tell: Callable[[CommandBus, str | None], object]) -> None:
         tell(self._blank, None)
         for name, bus in self.sharded.open.items():
             tell(bus, name)
         self._told.append(tell)
-
-    def _is_on(self, name: str, domain: str) -> bool:
-        return self.sharded.map.find(domain) == name
 
     # -- what looks again and again
 

@@ -19,6 +19,7 @@ from commandbus.governance.tickets import tickets_by_id
 from commandbus.names import check_domain, check_uuid, domain_first
 from commandbus.shards import checkups
 from commandbus.shards.call import Call, named
+from commandbus.shards.following import found_by, load
 from commandbus.shards.merging import (
     added,
     by_event,
@@ -59,18 +60,6 @@ def of_object(name: str) -> Rule:
 
     async def rule(call: Call) -> Any:
         return await call.in_domain(call.given[name].domain)
-
-    return rule
-
-
-def found_by(name: str, what: str, read: Callable[[Any, Any], Awaitable[Any]]) -> Rule:
-    """On the shard that has the thing of this id; all are asked for it, by its key."""
-
-    async def rule(call: Call) -> Any:
-        wanted = check_uuid(call.given[name], name)
-        found = await call.first(lambda bus: read(bus, wanted), f"{what} {wanted}")
-        # One that is nowhere: any shard says so in its own words.
-        return await call.at(found or call.sharded.map.home_shard)
 
     return rule
 
@@ -248,6 +237,8 @@ SPECIAL: dict[str, Rule] = {
         ),
         _of_batch,
     ),
+    "loads.load": load,
+    "loads.resume": load,
     "governance.submit": _submit,
     "governance.count_request": _count_request,
 }

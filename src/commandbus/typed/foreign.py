@@ -64,6 +64,9 @@ def _with_secrets(written: Any, real: Any, plain: Callable[[Any], Any]) -> Any:
 
 # -- pydantic
 
+#: What is said of a dataclass too, in the same words.
+_SAID = {"missing": "is missing", "extra_forbidden": "is not one of its fields"}
+
 
 def _model_reader(kind: Any, *, is_closed: bool) -> Callable[[Any], Any]:
     validate: Callable[..., Any] = kind.model_validate
@@ -130,7 +133,8 @@ def _refusal(error: Mapping[str, Any], given: Secrets) -> Problem:
     place = redact_text(".".join(map(text_of, error.get("loc", ()))), _MAX_TEXT)
     kind = text_of(error.get("type", "wrong"))
     text = redact_text(text_of(error.get("msg", kind)), _MAX_TEXT, secrets=given)
-    return Problem(place, text, redact_text(f"{place}: {kind}", _MAX_TEXT))
+    said = f"{place} {_SAID[kind]}" if kind in _SAID else f"{place}: {kind}"
+    return Problem(place, text, redact_text(said, _MAX_TEXT))
 
 
 # -- msgspec

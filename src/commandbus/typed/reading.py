@@ -254,11 +254,19 @@ def _decimal(value: Any) -> Decimal:
 def _enum(kind: type[enum.Enum]) -> Reader:
     def read(value: Any) -> enum.Enum:
         try:
-            return kind(value)
+            found = kind(value)
         except (ValueError, TypeError):
-            raise misfit(f"must be a value of {kind.__name__}") from None
+            found = None
+        if found is None or _is_other_kind(value, found.value):
+            raise misfit(f"must be a value of {kind.__name__}")
+        return found
 
     return read
+
+
+def _is_other_kind(value: Any, wanted: Any) -> bool:
+    """For Python true equals 1; in JSON they are two things."""
+    return value == wanted and (type(value) is bool) != (type(wanted) is bool)
 
 
 def _literal(allowed: tuple[Any, ...]) -> Reader:
@@ -268,7 +276,9 @@ def _literal(allowed: tuple[Any, ...]) -> Reader:
         for each in allowed:
             if type(value) is type(each) and value == each:  # true is not 1
                 return each
-            if isinstance(each, enum.Enum) and value == each.value:
+            if not isinstance(each, enum.Enum) or _is_other_kind(value, each.value):
+                continue
+            if value == each.value:
                 return each
         raise misfit(f"must be one of {listed}")
 

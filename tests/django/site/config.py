@@ -72,6 +72,10 @@ TASKS = {
         "BACKEND": "commandbus.django.tasks.CommandBusBackend",
         "OPTIONS": {"domain": "once", "retry_policy": {"max_attempts": 1}},
     },
+    **{
+        name: {"BACKEND": "commandbus.django.tasks.CommandBusBackend", "OPTIONS": options}
+        for name, options in json.loads(os.environ.get("SITE_TASKS", "{}")).items()
+    },
 }
 if django.VERSION < (6,):
     INSTALLED_APPS.append("django_tasks")

@@ -239,11 +239,11 @@ language sql stable as $$
        from commandbus.command_bus_batch b
        join commandbus.command_bus_content k on k.batch_id = b.batch_id
       where b.is_pending and b.requires_approval and b.decision is null
-        and k.expires_at <= clock_timestamp()
+        and k.expires_at <= clock_timestamp() and b.domain <> all(commandbus.domains_on_the_way())
       order by k.expires_at limit p_limit)
     union all
     (select e.domain, e.batch_id, e.command_id from commandbus.command_bus_edit e
-      where e.expires_at <= clock_timestamp()
+      where e.expires_at <= clock_timestamp() and e.domain <> all(commandbus.domains_on_the_way())
       order by e.expires_at limit p_limit)
 $$;
 

@@ -181,6 +181,10 @@ create or replace function commandbus.tend_audit(
 )
 language plpgsql as $$
 begin
+    -- One session at a time, or two that have read the parts wait for each other as they lock them.
+    if not pg_try_advisory_xact_lock(hashtextextended('commandbus.audit.tend', 0)) then
+        return;
+    end if;
     o_did := commandbus.grow_audit();
     if o_did is null and (select count(*) > 1 from commandbus.audit_parts()) then
         perform commandbus.move_audit_horizon();

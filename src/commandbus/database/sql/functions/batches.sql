@@ -82,6 +82,7 @@ language plpgsql as $$
 declare
     v_batch commandbus.command_bus_batch;
     v_known uuid[];
+    v_is_elsewhere boolean;
 begin
     for v_batch in
         update commandbus.command_bus_batch b
@@ -93,12 +94,18 @@ begin
         returning b.*
     loop
         v_known := '{}';
-        if v_batch.on_complete is not null then
+        v_is_elsewhere := v_batch.on_complete is not null and exists (
+            select from commandbus.command_bus_shard s
+             where commandbus.shard_of(s, v_batch.on_complete ->> 'domain') is distinct from s.shard);
+        if v_batch.on_complete is not null and not v_is_elsewhere then
+            -- also into a domain that a move has closed: what has begun before it ends
+            perform set_config('commandbus_move.ends', v_batch.on_complete ->> 'domain', true);
             v_known := commandbus.offer_commands(
                 v_batch.on_complete ->> 'domain',
                 jsonb_build_array(v_batch.on_complete || jsonb_build_object(
                     'command_id', commandbus.closing_command_id(v_batch.batch_id, v_batch.close_count),
                     'correlation_id', v_batch.batch_id)), null, p_actor);
+            perform set_config('commandbus_move.ends', '', true);
         end if;
         insert into commandbus.command_bus_audit (
             domain, command_id, event_type, ts, details_json, batch_id, actor)
@@ -107,7 +114,8 @@ begin
                     'status', v_batch.status, 'total', v_batch.total_count,
                     'completed', v_batch.completed_count, 'failed', v_batch.failed_count,
                     'canceled', v_batch.canceled_count)
-                    || case when v_known = '{}' then '{}'::jsonb
+                    || case when v_is_elsewhere then jsonb_build_object('closing_command', 'its domain is on another shard')
+                            when v_known = '{}' then '{}'::jsonb
                             else jsonb_build_object('closing_command', 'its id was taken') end,
                 v_batch.batch_id, p_actor);
         if v_batch.notifies then
@@ -119,12 +127,21 @@ end $$;
 
 -- Refuses a command for the end of a batch that could not be sent then: it would keep the batch open.
 create or replace function commandbus.check_on_complete(p_on_complete jsonb) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if p_on_complete is null then
         return;
     end if;
     perform commandbus.check_domain(p_on_complete ->> 'domain');
+    -- Shared, as check_shard does: who changes the map counts the batches after us.
+    perform 1 from commandbus.command_bus_shard s
+      where commandbus.shard_of(s, p_on_complete ->> 'domain') is distinct from s.shard for share;
+    if found then
+        raise exception 'the command for the end of a batch is of domain %, which is on another shard',
+            quote_literal(p_on_complete ->> 'domain')
+            using errcode = 'CB003',
+                  hint = 'it is sent in the transaction that ends the batch; send it from a handler, or from the application';
+    end if;
     if p_on_complete ->> 'type' is null then
         raise exception 'the command for the end of a batch has no type' using errcode = 'CB005';
     end if;
@@ -159,6 +176,9 @@ declare
     v_known uuid[];
 begin
     perform commandbus.check_domain(p_domain);
+    if p_on_complete is not null then
+        perform commandbus.check_shard(p_domain);       -- first: the batch is sent again where its domain is
+    end if;
     perform commandbus.check_on_complete(p_on_complete);
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)

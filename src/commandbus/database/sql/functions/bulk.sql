@@ -299,5 +299,6 @@ language sql stable as $$
        and (p_can_edit or not o.arguments ? 'edit')
        -- One that has still to begin keeps no other from its turn.
        and (o.starts_at is null or o.starts_at <= clock_timestamp())
+       and o.domain <> all(commandbus.domains_on_the_way())
      order by o.created_at, o.operation_id limit 1
 $$;

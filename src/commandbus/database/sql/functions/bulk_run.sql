@@ -62,8 +62,8 @@ begin
         end if;
         return;
     exception when others then
-        if sqlstate ~ '^(08|40|53|55|57|58|XX)' then
-            raise;
+        if sqlstate ~ '^(08|40|53|55|57|58|XX)' or sqlstate in ('CB018', 'CB019') then
+            raise;                                      -- the last two: the domain moves
         end if;
         if v_size = 1 then
             o_errors := jsonb_build_object(p_command_ids[1], left(sqlstate || ': ' || sqlerrm, 200));

@@ -185,6 +185,9 @@ create or replace function commandbus.create_stored_batch(
 language plpgsql as $$
 begin
     perform commandbus.check_domain(p_domain);
+    if p_on_complete is not null then
+        perform commandbus.check_shard(p_domain);       -- first: the batch is sent again where its domain is
+    end if;
     perform commandbus.check_on_complete(p_on_complete);
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)

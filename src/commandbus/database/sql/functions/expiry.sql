@@ -28,9 +28,10 @@ declare
     v_now    timestamptz := clock_timestamp();
     v_domain text;
     v_due    uuid[];
+    v_others text[] := commandbus.domains_on_the_way();
 begin
     select e.domain into v_domain from commandbus.command_bus_expiry e
-     where e.look_at <= v_now order by e.look_at limit 1;
+     where e.look_at <= v_now and e.domain <> all(v_others) order by e.look_at limit 1;
     if not found then
         return 0;
     end if;
@@ -38,7 +39,7 @@ begin
     v_due := array(
         select d.command_id from (
             select e.domain, e.command_id from commandbus.command_bus_expiry e
-             where e.look_at <= v_now order by e.look_at limit p_limit) d
+             where e.look_at <= v_now and e.domain <> all(v_others) order by e.look_at limit p_limit) d
          where d.domain = v_domain);
     perform commandbus.expire_in(v_domain, v_due);
     return cardinality(v_due);

@@ -102,3 +102,7 @@ drop function if exists commandbus.take_by_flow;
 drop function if exists commandbus.take_due;
 drop function if exists commandbus.read_by_flow;
 drop function if exists commandbus.read_due;
+-- They answer with more, or with something else.
+drop function if exists commandbus.mark_frozen(uuid);
+drop function if exists commandbus.move_chunk(text, text, boolean, jsonb, int);
+drop function if exists commandbus.put_moved_events(uuid, int, bigint, bigint, bigint[], text[], bytea);

@@ -131,7 +131,10 @@ end $$;
 
 -- The domains of that chore.
 create or replace function commandbus.ruled_domains() returns setof text
-language sql stable as $$ select f.domain from commandbus.command_bus_flow f where f.has_rules order by 1 $$;
+language sql stable as $$
+    select f.domain from commandbus.command_bus_flow f
+     where f.has_rules and f.domain <> all(commandbus.domains_on_the_way()) order by 1
+$$;
 
 -- Whether the row of a gate is of no use: nobody is there or waits, and its bucket is full.
 create or replace function commandbus.is_unused(p_gate commandbus.command_bus_gate) returns boolean

@@ -63,7 +63,6 @@ declare
     v_ids      uuid[];
     v_keys     text[];
     v_lost     uuid[];
-    v_strays   uuid[];
 begin
     select array_agg(f.subject), array_agg(f.code) into v_found, v_codes
       from (select c.subject, c.code from commandbus.check_keys(p_domain) c
@@ -79,15 +78,11 @@ begin
                      where c.domain = p_domain and c.command_id = any(v_ids) and c.ordering_key is not null);
     perform commandbus.claim_keys(p_domain, v_keys);
     perform commandbus.lock_queued(p_domain, v_ids);
-    with gone as (
-        delete from commandbus.command_bus_waiting w
-         where w.domain = p_domain and w.command_id = any(v_ids) and w.gate like 'k:%'
-           and not exists (select from commandbus.command_bus_command c
-                            where c.domain = w.domain and c.command_id = w.command_id and c.status = 'PENDING'
-                              and c.leased_by is null and c.msg_id = w.msg_id and 'k:' || c.ordering_key = w.gate)
-        returning w.command_id
-    )
-    select array_agg(g.command_id) into v_strays from gone g;
+    delete from commandbus.command_bus_waiting w
+     where w.domain = p_domain and w.command_id = any(v_ids) and w.gate like 'k:%'
+       and not exists (select from commandbus.command_bus_command c
+                        where c.domain = w.domain and c.command_id = w.command_id and c.status = 'PENDING'
+                          and c.leased_by is null and c.msg_id = w.msg_id and 'k:' || c.ordering_key = w.gate);
     with placed as (
         insert into commandbus.command_bus_waiting (domain, gate, seq, msg_id, command_id)
         select c.domain, 'k:' || c.ordering_key,

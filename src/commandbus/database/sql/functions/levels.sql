@@ -29,7 +29,8 @@ declare
 begin
     for v_flow in
         select * from commandbus.command_bus_flow f
-         where not f.has_levels or f.updated_at < clock_timestamp() - interval '2 hours'
+         where (not f.has_levels or f.updated_at < clock_timestamp() - interval '2 hours')
+           and f.domain <> all(commandbus.domains_on_the_way())
          order by f.domain for update skip locked
     loop
         continue when not commandbus.queue_exists(v_flow.domain || '.commands');

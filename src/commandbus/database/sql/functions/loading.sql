@@ -21,6 +21,7 @@ begin
     select * into v_load from commandbus.command_bus_load l
      where l.batch_id = p_batch_id and l.domain = p_domain for update;
     if not found then
+        perform commandbus.check_shard(p_domain);       -- it may have moved, with its load
         perform commandbus.require_batch(p_domain, p_batch_id);
         raise exception 'batch % was not made by `bus.loads.load`', p_batch_id
             using errcode = 'CB003', hint = 'load into a new batch';
@@ -63,6 +64,7 @@ declare
     v_load commandbus.command_bus_load;
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_shard(p_domain);
     perform commandbus.check_on_complete(p_on_complete);
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, created_by, on_complete, notifies, total_sealed)

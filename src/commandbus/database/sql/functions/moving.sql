@@ -100,7 +100,8 @@ begin
 end $$;
 
 -- Notes how far a move is. The same again changes nothing. It goes back to copying, or is canceled, as long as the map
--- of the shard that it leaves has not let it go.
+-- of the shard that it leaves has not let it go. Where it comes to it stays frozen until then: copies are nobody's work.
+-- That it is verified where it leaves is for note_verified to say.
 create or replace function commandbus.note_move(p_move_id uuid, p_phase text, p_counts jsonb default null)
 returns void
 language plpgsql as $$
@@ -109,12 +110,13 @@ begin
     perform 1 from commandbus.command_bus_shard s for share;
     update commandbus.command_bus_move m
        set phase = p_phase, counts = coalesce(p_counts, m.counts), changed_at = clock_timestamp(),
-           is_frozen = m.is_frozen and p_phase not in ('copying', 'finished', 'canceled')
+           is_frozen = m.is_frozen and p_phase not in ('finished', 'canceled')
                        -- where it came to it is open as soon as the map says so
-                       and (m.is_leaving or p_phase <> 'switched'),
+                       and p_phase <> case when m.is_leaving then 'copying' else 'switched' end,
            finished_at = case when p_phase in ('finished', 'canceled') then clock_timestamp() end
      where m.move_id = p_move_id and m.phase <> p_phase and m.finished_at is null
        and (m.phase <> 'switched' or p_phase = 'finished')
+       and (p_phase <> 'verified' or not m.is_leaving)
        and (p_phase not in ('copying', 'closing', 'canceled') or not m.is_leaving or exists (
             select from commandbus.command_bus_shard s
              where commandbus.shard_of(s, m.domain) is not distinct from s.shard));
@@ -123,6 +125,49 @@ begin
                                     and (m.phase = p_phase or m.phase = 'finished' and p_phase = 'switched')) then
         raise exception 'the move cannot become % now', p_phase using errcode = 'CB003', detail = p_move_id::text;
     end if;
+end $$;
+
+-- Says that both databases have the same. Refused if somebody else has opened the domain since it was frozen, at
+-- p_frozen_at: two processes may run one move, and what one has compared may have changed when the other gave up.
+create or replace function commandbus.note_verified(p_move_id uuid, p_counts jsonb, p_frozen_at timestamptz)
+returns void
+language plpgsql as $$
+begin
+    update commandbus.command_bus_move m
+       set phase = 'verified', counts = p_counts, changed_at = clock_timestamp()
+     where m.move_id = p_move_id and m.is_leaving and m.phase = 'closing' and m.is_frozen
+       and m.changed_at = p_frozen_at;
+    if not found and not exists (select from commandbus.command_bus_move m
+                                  where m.move_id = p_move_id and m.is_leaving
+                                    and (m.phase = 'verified' and m.is_frozen or m.phase in ('switched', 'finished'))) then
+        raise exception 'the domain was opened again by somebody else, while it was compared'
+            using errcode = 'CB003', detail = p_move_id::text, hint = 'run the move again';
+    end if;
+end $$;
+
+-- adopt_map where a domain leaves. Refused if the move is not as it was left: given up, or opened by another process.
+create or replace function commandbus.adopt_moved_map(
+    p_move_id uuid, p_shard text, p_version int, p_default text, p_domains jsonb
+) returns boolean
+language plpgsql as $$
+begin
+    -- As adopt_map does: before the record, which who gives up locks after it.
+    lock table commandbus.command_bus_shard in exclusive mode;
+    if not exists (select from commandbus.command_bus_move m
+                    where m.move_id = p_move_id and m.is_leaving
+                      and (m.phase = 'verified' and m.is_frozen or m.phase in ('switched', 'finished'))) then
+        raise exception 'the move was opened or given up by somebody else' using errcode = 'CB003',
+            detail = p_move_id::text, hint = 'run it again';
+    end if;
+    return commandbus.adopt_map(p_shard, p_version, p_default, p_domains);
+end $$;
+
+-- Held to the end of the transaction by who is about to give the shards a new map: versions are counted by one at a
+-- time. Taken on the same shard by all.
+create or replace function commandbus.lock_map() returns void
+language plpgsql set lock_timeout = '10s' as $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended('commandbus.map', 0));
 end $$;
 
 -- For those who remove history: what moves is compared with its copy, and neither may lose what the other refers to.
@@ -239,12 +284,23 @@ language sql immutable as $$
 $$;
 
 -- Says that a domain is frozen. It is from the moment on in which freeze_table was called for each of its tables:
--- who has changed one of them in an open transaction is waited for there.
-create or replace function commandbus.mark_frozen(p_move_id uuid) returns void
-language sql as $$
+-- who has changed one of them in an open transaction is waited for there. Returns since when, for note_verified.
+create or replace function commandbus.mark_frozen(p_move_id uuid) returns timestamptz
+language plpgsql as $$
+declare
+    v_since timestamptz;
+begin
     update commandbus.command_bus_move m set is_frozen = true, changed_at = clock_timestamp()
      where m.move_id = p_move_id and not m.is_frozen and m.finished_at is null
-$$;
+       and (m.phase = 'closing' or not m.is_leaving);
+    select m.changed_at into v_since from commandbus.command_bus_move m
+     where m.move_id = p_move_id and m.is_frozen and (m.phase in ('closing', 'verified') or not m.is_leaving);
+    if not found then
+        raise exception 'the move was opened again or ended by somebody else' using errcode = 'CB003',
+            detail = p_move_id::text, hint = 'run it again';
+    end if;
+    return v_since;
+end $$;
 
 -- Two seconds at most: who writes to the table for other domains waits behind us.
 create or replace function commandbus.freeze_table(p_domain text, p_relation regclass, p_parent text) returns void

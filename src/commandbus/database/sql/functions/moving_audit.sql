@@ -77,11 +77,12 @@ language sql stable set datestyle = 'ISO' set timezone = 'UTC' set intervalstyle
      order by c.chunk_no
 $$;
 
--- Adds a chunk, with new numbers in the order of the old ones. A repeat of the last chunk changes nothing.
+-- Adds a chunk, with new numbers in the order of the old ones. False, and nothing is added: it does not follow the last
+-- one, because another process has copied meanwhile.
 create or replace function commandbus.put_moved_events(
     p_move_id uuid, p_chunk_no int, p_after_id bigint, p_upto_id bigint, p_old_ids bigint[], p_rows text[],
     p_digest bytea
-) returns void
+) returns boolean
 language plpgsql set datestyle = 'ISO' set timezone = 'UTC' set intervalstyle = 'postgres'
     set extra_float_digits = 1 set bytea_output = 'hex' as $$
 declare
@@ -92,8 +93,7 @@ declare
 begin
     select max(c.chunk_no) into v_last from commandbus.command_bus_moved_audit c where c.move_id = p_move_id;
     if p_chunk_no <> coalesce(v_last, 0) + 1 then
-        raise exception 'chunk % does not follow chunk % of the audit of domain %', p_chunk_no, coalesce(v_last, 0),
-            quote_literal(v_move.domain) using errcode = 'CB003', hint = 'run the move again';
+        return false;
     end if;
     with added as (
         insert into commandbus.command_bus_audit as a (
@@ -116,6 +116,7 @@ begin
     select p_move_id, p_chunk_no, p_after_id, p_upto_id,
            (select range_agg(int8range(i, i, '[]')) from unnest(p_old_ids) i),
            (select range_agg(int8range(i, i, '[]')) from unnest(v_ids) i), cardinality(v_ids), p_digest;
+    return true;
 end $$;
 
 -- The numbers that an event had before its domain moved, the newest move first.

@@ -131,10 +131,11 @@ begin
         || case when p_upto is null then '' else format(' and (%s) <= (%s)', o_key, v_upto) end;
 end $$;
 
--- The chunk of p_limit rows at most after a key: how far it goes (null: to the end), its count and its digest.
+-- The chunk of p_limit rows at most after a key: how far it goes (null: to the end), its count, its digest, and the
+-- bytes of its text. The digest is of digests, so that a chunk may be larger than what one value holds.
 create or replace function commandbus.move_chunk(
     p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_limit int,
-    out o_upto jsonb, out o_rows int, out o_digest bytea
+    out o_upto jsonb, out o_rows int, out o_digest bytea, out o_bytes bigint
 )
 language plpgsql stable set datestyle = 'ISO' set timezone = 'UTC' set intervalstyle = 'postgres'
     set extra_float_digits = 1 set bytea_output = 'hex' as $$
@@ -144,11 +145,12 @@ begin
     v_c := commandbus.move_condition(p_domain, p_part, p_is_early, p_after, null);
     execute format(
         'select (array_agg(r.key order by r.n desc))[1], count(*),'
-        '       sha256(convert_to(coalesce(string_agg(r.text, E''\n'' order by r.n), ''''), ''UTF8''))'
-        '  from (select t::text as text, %3$s as key, row_number() over (order by %2$s) as n'
+        '       sha256(coalesce(string_agg(sha256(r.text), '''' order by r.n), '''')),'
+        '       coalesce(sum(octet_length(r.text)), 0)'
+        '  from (select convert_to(t::text, ''UTF8'') as text, %3$s as key, row_number() over (order by %2$s) as n'
         '          from %1$s t where %4$s order by %2$s limit $4) r',
         v_c.o_relation, v_c.o_key, v_c.o_key_object, v_c.o_where)
-       into o_upto, o_rows, o_digest using p_domain, p_after, null::jsonb, p_limit;
+       into o_upto, o_rows, o_digest, o_bytes using p_domain, p_after, null::jsonb, p_limit;
     if o_rows < p_limit then
         o_upto := null;
     end if;
@@ -166,7 +168,7 @@ declare
 begin
     v_c := commandbus.move_condition(p_domain, p_part, p_is_early, p_after, p_upto);
     execute format(
-        'select count(*), sha256(convert_to(coalesce(string_agg(t::text, E''\n'' order by %2$s), ''''), ''UTF8''))'
+        'select count(*), sha256(coalesce(string_agg(sha256(convert_to(t::text, ''UTF8'')), '''' order by %2$s), ''''))'
         '  from %1$s t where %3$s', v_c.o_relation, v_c.o_key, v_c.o_where)
        into o_rows, o_digest using p_domain, p_after, p_upto;
 end $$;

@@ -32,6 +32,7 @@ create or replace function commandbus.check_pause(p_domain text, p_reason text, 
 language plpgsql as $$
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_shard(p_domain);
     if not commandbus.knows_domain(p_domain) then
         raise exception 'there is no domain %', quote_literal(p_domain)
             using errcode = 'CB012', hint = 'a domain begins with its first command or worker; check the name';
@@ -122,7 +123,8 @@ declare
 begin
     for v_flow in
         select * from commandbus.command_bus_flow f
-         where f.paused_until <= clock_timestamp() order by f.domain for update skip locked
+         where f.paused_until <= clock_timestamp() and f.domain <> all(commandbus.domains_on_the_way())
+         order by f.domain for update skip locked
     loop
         if commandbus.end_pause(v_flow) then
             perform commandbus.hint_workers(v_flow.domain);
@@ -144,6 +146,7 @@ begin
         select f.domain from commandbus.command_bus_flow f
          where exists (select from commandbus.command_bus_flow_rule r
                         where r.domain = f.domain and r.paused_until <= clock_timestamp())
+           and f.domain <> all(commandbus.domains_on_the_way())
          order by f.domain for update skip locked
     loop
         perform commandbus.end_type_pauses(v_domain);

@@ -7,11 +7,17 @@
 -- callers: a function that needs other plans than its callers says so here.
 do $planner$
 declare
+    -- Before PostgreSQL 17 each item of a list costs a descent of its own, so that an index of (domain, id) is read for
+    -- the domain alone where the statistics say "one row": all that the domain has. Where nothing costs, the plan with
+    -- more conditions is taken.
+    c_before_17 constant text := case when current_setting('server_version_num')::int < 170000 then
+        ' set random_page_cost = 0 set seq_page_cost = 0 set cpu_operator_cost = 0 set cpu_index_tuple_cost = 0'
+        else '' end;
     -- A group of items finds its rows by the key of each, never by a walk over the whole table.
     c_by_key  constant text := 'set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off';
     -- The same where the planner would still walk along an index, for its order. A bitmap has no order, and
     -- needs a condition: the key of the item is the only one.
-    c_by_item constant text := c_by_key || ' set enable_indexscan = off set enable_bitmapscan = on';
+    c_by_item constant text := c_by_key || ' set enable_indexscan = off set enable_bitmapscan = on' || c_before_17;
     -- With the arguments known each plan has only the conditions that are asked for.
     c_custom  constant text := 'set plan_cache_mode = force_custom_plan';
     v_rule record;
@@ -49,7 +55,7 @@ begin
                 'commandbus.unique_holders', 'commandbus.give_unique', 'commandbus.prune_unique',
                 'commandbus.store_commands', 'commandbus.fire_schedules', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
-            (c_by_key || ' set plan_cache_mode = force_generic_plan', array[
+            (c_by_key || ' set plan_cache_mode = force_generic_plan' || c_before_17, array[
                 'commandbus.queue_stored', 'commandbus.recover_dispatch', 'commandbus.forget_dispatched',
                 'commandbus.expose_unsent', 'commandbus.forget_unconfirmed']),
             -- Pages in the order of an index, which a sort would have to read to its end first. What is
@@ -79,9 +85,11 @@ begin
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.
             ('set enable_seqscan = off', array[
-                'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket',
+                'commandbus.limit_states', 'commandbus.dispatch_load',
                 'commandbus.draft_seal', 'commandbus.record_removal', 'commandbus.sees_batch',
                 'commandbus.group_seen_by', 'commandbus.consider_ticket']),
+            ('set enable_seqscan = off' || c_before_17, array['commandbus.decide_ticket']),
+            (c_before_17, array['commandbus.run_bulk_chunk']),
             (c_custom, array[
                 'commandbus.query_commands', 'commandbus.bulk_matches',
                 'commandbus.drop_audit_parts', 'commandbus.count_audit_part', 'commandbus.due_history',
@@ -99,6 +107,7 @@ begin
                 || ' set enable_incremental_sort = off', array[
                 'commandbus.list_tickets', 'commandbus.ticket_kinds'])
         ) r(settings, functions) cross join unnest(r.functions) f(name)
+         where r.settings <> ''
     loop
         execute 'alter function ' || v_rule.name || ' ' || v_rule.settings;
     end loop;

@@ -84,6 +84,9 @@ begin
         v_lost := array(select i from unnest(p_command_ids) i where i <> all(v_queued));
         v_error := 'the stored payload is gone';
     exception when others then
+        if sqlstate in ('CB018', 'CB019') then
+            raise;                                      -- the domain moves: none of them is to blame
+        end if;
         v_queued := '{}';
         v_lost := p_command_ids;
         v_error := left(sqlstate || ': ' || sqlerrm, 500);
@@ -186,6 +189,11 @@ declare
     v_tried     record;
 begin
     queued := 0; failed := 0; given_up := 0; overdue := 0; unconfirmed := 0; next_after := p_after;
+    if p_domain = any(commandbus.domains_on_the_way()) then
+        next_after := null;                             -- it is done where the domain is then
+        return next;
+        return;
+    end if;
     if p_after is null then
         select e.o_unconfirmed into unconfirmed
           from commandbus.expose_unqueued(p_domain, p_grace, p_unconfirmed_after, p_limit) e;

@@ -26,6 +26,7 @@ declare
     v_moves boolean;
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_shard(p_domain);
     if v_whom is not null then
         perform commandbus.require_ungoverned(p_domain, array[v_type], v_whom);
     end if;
@@ -231,6 +232,8 @@ returns table (now timestamptz, schedule_id uuid, version bigint, next_tick_at t
                timezone text, every_seconds double precision, at timestamptz, counted_from timestamptz, missed text,
                missed_cap int)
 language plpgsql volatile as $$
+declare
+    v_without text[] := commandbus.domains_on_the_way(); -- their ticks are fired where they are then
 begin
     now := clock_timestamp();
     return query
@@ -238,6 +241,7 @@ begin
            d.at, d.counted_from, d.missed, d.missed_cap
       from (select s.* from commandbus.command_bus_schedule s
              where s.look_at <= due_schedules.now and s.paused_at is null
+               and s.domain <> all(v_without)
                and (s.timezone is null or s.timezone <> all(p_without))
              order by s.look_at limit 10 * p_limit) d
      order by random() limit p_limit;

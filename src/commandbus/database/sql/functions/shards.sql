@@ -29,6 +29,15 @@ begin
     end if;
 end $$;
 
+-- The domains that chores leave alone, because nothing of them can be changed here: those that a move has closed where
+-- they leave, and the copies where they come to, until they are whole (moving.sql). A handful at most.
+create or replace function commandbus.domains_on_the_way() returns text[]
+language sql stable as $$
+    select coalesce(array_agg(m.domain), '{}') from commandbus.command_bus_move m
+     where m.finished_at is null
+       and case when m.is_leaving then m.phase <> 'copying' else m.phase <> 'switched' end
+$$;
+
 -- On the queue of a domain that has left: senders who made sure of it long ago are refused too.
 create or replace function commandbus.refuse_left_domain() returns trigger
 language plpgsql as $$
@@ -43,10 +52,14 @@ begin
     return null;
 end $$;
 
--- On the queue of a domain that is about to leave: nothing new comes in, what is there is worked off.
+-- On the queue of a domain that is about to leave: nothing new comes in, what is there is worked off. What ends there may
+-- end its batch, with the command that was asked for.
 create or replace function commandbus.refuse_moving_domain() returns trigger
 language plpgsql as $$
 begin
+    if current_setting('commandbus_move.ends', true) = tg_argv[0] then
+        return null;
+    end if;
     raise exception 'domain % is being moved to another shard', quote_literal(tg_argv[0])
         using errcode = 'CB019', hint = 'nothing was written; repeat the call until the move is over';
 end $$;
@@ -130,6 +143,22 @@ begin
          where s.domain = p_domain and s.next_tick_at is not null;
 end $$;
 
+-- Open batches that send a command at their end to a domain which is on another shard, if p_domain is on p_shard and all
+-- others are where the map says: it could not be sent, and who ends the batch writes here alone. Null: there are none.
+create or replace function commandbus.callbacks_across(p_domain text, p_shard text) returns text
+language sql stable as $$
+    select string_agg(w.batches || ' of domain ' || quote_literal(w.domain) || ' that call domain '
+                      || quote_literal(w.called), ', ' order by w.domain, w.called)
+      from (select b.domain, b.on_complete ->> 'domain' as called, count(*) as batches
+              from commandbus.command_bus_batch b
+             where b.status in ('PENDING', 'IN_PROGRESS') and b.on_complete is not null
+               and p_domain in (b.domain, b.on_complete ->> 'domain') and b.domain <> b.on_complete ->> 'domain'
+             group by 1, 2) w
+     cross join commandbus.command_bus_shard s
+     where commandbus.shard_of(s, case w.domain when p_domain then w.called else w.domain end)
+           is distinct from p_shard
+$$;
+
 -- The domains that have a queue here, and whether it refuses because they have left.
 create or replace function commandbus.domains_here() returns table (domain text, has_left boolean)
 language sql stable as $$
@@ -161,6 +190,13 @@ declare
     v_left  text;
 begin
     execute format('lock table pgmq.%I in share row exclusive mode', v_table);
+    v_left := commandbus.callbacks_across(
+        p_domain, (select commandbus.shard_of(s, p_domain) from commandbus.command_bus_shard s));
+    if v_left is not null then
+        raise exception 'domain % cannot leave this shard yet: open batches call another shard at their end: %',
+            quote_literal(p_domain), v_left
+            using errcode = 'CB003', hint = 'wait for the end of these batches, or let both domains be on one shard';
+    end if;
     -- Everything of it is on the other shard, and nobody can change it here (moving.sql).
     if not exists (select from commandbus.command_bus_move m
                     where m.domain = p_domain and m.is_leaving and m.phase = 'verified' and m.is_frozen) then

@@ -194,12 +194,14 @@ create or replace function commandbus.prune_unique(p_limit int default 1000) ret
 language plpgsql as $$
 declare
     v_now    timestamptz := clock_timestamp();
+    v_others text[] := commandbus.domains_on_the_way();
     v_looked int;
 begin
     with looked as materialized (
         select u.domain, u.unique_key, u.command_id, u.holds_while, u.holds_until
           from commandbus.command_bus_unique u
-         where u.look_at <= v_now order by u.look_at limit p_limit for update skip locked
+         where u.look_at <= v_now and u.domain <> all(v_others)
+         order by u.look_at limit p_limit for update skip locked
     ), judged as materialized (
         -- what is parked may be sent again, and then holds its key again
         select l.domain, l.unique_key,
