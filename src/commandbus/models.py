@@ -278,6 +278,8 @@ class CommandMetadata:
     due_at: datetime | None = None
     #: What it waits for beside its time, in words.
     waiting_for: str | None = None
+    #: Since when it is in the history, where it does not change any more; None: it is not there.
+    history_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +347,8 @@ class BatchMetadata:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    #: Since when all of its commands are in the history; None: they are not.
+    history_since: datetime | None = None
 
 
 BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None] | None]

@@ -147,6 +147,7 @@ def test_prune_counts_first_and_removes_then(run: Any, dsn: str) -> None:
         "audit": {"audit events": 3},
         "archives": {"archived messages": 0},
         "replies": {"replies": 1},
+        "history": {"commands of the history": 0, "batches of the history": 0},
         "commands": {"commands": 1, "batches": 0},
     }
     assert "1 commands, 0 batches" in done.stdout

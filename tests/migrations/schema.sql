@@ -162,6 +162,8 @@ CASE
     WHEN (completed_count > 0) THEN 'PARTIAL_SUCCESS'::text
     ELSE 'FAILED'::text
 END
+    moved_to bigint
+    history_since timestamp with time zone
     with fillfactor=50
     constraint command_bus_batch_pkey PRIMARY KEY (batch_id)
     constraint governed_has_owner CHECK (((batch_type IS NULL) OR (created_by IS NOT NULL)))
@@ -175,11 +177,13 @@ END
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
     CREATE INDEX ix_batch_edits ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (edit_count > 0)
     CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_moved ON commandbus.command_bus_batch USING btree (domain, moved_to) WHERE (moved_to IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
     CREATE INDEX ix_batch_ticket ON commandbus.command_bus_batch USING btree (domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_ticket_owner ON commandbus.command_bus_batch USING btree (created_by, domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_ungoverned ON commandbus.command_bus_batch USING btree (domain, created_at DESC, batch_id DESC) WHERE (batch_type IS NULL)
+    CREATE INDEX ix_batch_unmoved ON commandbus.command_bus_batch USING btree (created_at, batch_id) WHERE (moved_to IS NULL)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
     CREATE UNIQUE INDEX uq_batch_request ON commandbus.command_bus_batch USING btree (created_by, batch_type, request_id) WHERE (request_id IS NOT NULL)
@@ -512,6 +516,65 @@ table commandbus.command_bus_group_sample
     CREATE INDEX ix_group_sample_hour ON commandbus.command_bus_group_sample USING btree (hour)
     CREATE UNIQUE INDEX pk_group_sample ON commandbus.command_bus_group_sample USING btree (domain, fingerprint, hour)
 
+table commandbus.command_bus_history
+    history_no bigint not null
+    moved_at timestamp with time zone not null
+    sent_by text
+    digest bytea
+    domain text not null
+    queue_name text not null
+    msg_id bigint
+    command_id uuid not null
+    command_type text not null
+    status text not null
+    attempts integer not null
+    max_attempts integer not null
+    lease_expires_at timestamp with time zone
+    last_error_type text
+    last_error_code text
+    last_error_msg text
+    created_at timestamp with time zone not null
+    updated_at timestamp with time zone not null
+    lease_epoch bigint not null
+    leased_by text
+    lapses integer not null
+    started_alone boolean not null
+    last_attempt_at timestamp with time zone
+    reply_queue text not null
+    correlation_id uuid not null
+    batch_id uuid
+    is_globally_unique boolean not null
+    sequence_no integer
+    attempt_count integer not null
+    dispatch_status text not null
+    queue_attempt_count integer not null
+    last_queue_error text
+    queued_at timestamp with time zone
+    deliver_at timestamp with time zone
+    expires_at timestamp with time zone
+    priority smallint
+    ordering_key text
+    key_seq bigint
+    limit_key text
+    snoozes integer
+    cancel_requested_at timestamp with time zone
+    cancel_requested_by text
+    cancel_reason text
+    constraint pk_history PRIMARY KEY (domain, history_no)
+    CREATE INDEX ix_history_batch ON ONLY commandbus.command_bus_history USING btree (batch_id, sequence_no) WHERE (batch_id IS NOT NULL)
+    CREATE INDEX ix_history_command ON ONLY commandbus.command_bus_history USING btree (command_id, domain)
+    CREATE INDEX ix_history_correlation ON ONLY commandbus.command_bus_history USING btree (correlation_id)
+    CREATE INDEX ix_history_created ON ONLY commandbus.command_bus_history USING btree (created_at)
+    CREATE UNIQUE INDEX pk_history ON ONLY commandbus.command_bus_history USING btree (domain, history_no)
+
+table commandbus.command_bus_history_domain
+    domain text not null
+    last_no bigint not null default 0
+    newest_id uuid
+    has_other_ids boolean not null default false
+    constraint command_bus_history_domain_pkey PRIMARY KEY (domain)
+    CREATE UNIQUE INDEX command_bus_history_domain_pkey ON commandbus.command_bus_history_domain USING btree (domain)
+
 table commandbus.command_bus_key
     domain text not null
     ordering_key text not null
@@ -660,7 +723,7 @@ table commandbus.command_bus_retention
     updated_by text
     updated_at timestamp with time zone not null default now()
     constraint pk_retention PRIMARY KEY (domain, kind)
-    constraint valid_kind CHECK ((kind = ANY (ARRAY['audit'::text, 'archives'::text, 'replies'::text, 'commands'::text])))
+    constraint valid_kind CHECK ((kind = ANY (ARRAY['audit'::text, 'archives'::text, 'replies'::text, 'commands'::text, 'history'::text])))
     CREATE UNIQUE INDEX pk_retention ON commandbus.command_bus_retention USING btree (domain, kind)
 
 table commandbus.command_bus_sample
@@ -906,11 +969,13 @@ table commandbus.rate_limit_override
 relation S command_bus_audit_audit_id_seq
 relation S command_bus_audit_removal_removal_number_seq
 relation S command_bus_check_run_run_id_seq
+relation S command_bus_history_part
 relation S command_bus_key_due_due_id_seq
 relation S command_bus_key_number
 relation c flow_fields
 relation v approval_tickets
 relation v batch_approval_tickets
+relation v command_bus_moved_ticket
 relation v v_batch_success_rate
 relation v v_pending_retry
 relation v v_queue_lag
@@ -918,7 +983,7 @@ relation v v_queue_lag
 function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_receipts bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 800ab70e65d152fc5dca3f85d15b4b6b
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff93a4c3ac2e15fd44468f95273baa39
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 512470da922deef49f81f173344740c4
 function commandbus.add_seal(p_number bigint, p_first bigint, p_last bigint, p_rows integer, p_oldest timestamp with time zone, p_entries bytea, p_entries_digest bytea, p_removals bytea, p_removal_numbers bigint[], p_previous bytea, p_sealed_at timestamp with time zone, p_key_id text, p_digest bytea, p_signature bytea) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 85b19fd6ca201a49ac3bdd6347439885
 function commandbus.add_worker_counts(p_items jsonb) returns void
@@ -926,7 +991,7 @@ function commandbus.add_worker_counts(p_items jsonb) returns void
 function commandbus.adopt_map(p_shard text, p_version integer, p_default text, p_domains jsonb) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 41b004184eadb400ef6e855a6e28aed4
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body c837f6506bf0a9e16e4d7b26324261c8
 function commandbus.adopt_moved_map(p_move_id uuid, p_shard text, p_version integer, p_default text, p_domains jsonb) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4fb7b7e4898019f232fb03cd882db9dc
 function commandbus.after_quick_parts(p_after bigint, p_before timestamp with time zone) returns bigint
@@ -970,13 +1035,13 @@ function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, O
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
     sql, volatile, body d229875f8b14059499d0b5af6259d207
 function commandbus.batch_ending(p_domain text, p_batch_id uuid) returns TABLE(domain text, command_type text, command_id uuid, is_sent boolean, notifies boolean)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6009af190fb658399d76fef0a6d5afd7
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5c95de5e99691726daaf2cbd86456ff0
 function commandbus.batch_errors(p_domain text, p_batch_id uuid, p_scan integer DEFAULT 100000, p_failed integer DEFAULT 10000) returns TABLE(code text, parked bigint, failed bigint, sample_command_id uuid, sample_message text)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6ff8b3e5e11a9757acd6fe23ea175311
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 46d7d191be1bde09f14c1b0f170feaf6
 function commandbus.batch_facts(p_domain text, p_batch_id uuid) returns TABLE(is_undecided boolean, is_sealed boolean, unqueued integer, workers integer, is_paused boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cdfdefc307dee5bf1100aef446615fe6
 function commandbus.begin_arriving(p_move_id uuid, p_domain text, p_from_shard text, p_to_shard text, p_queues text[]) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6231325f1fae733105592da74358a69
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 417a7b365ada4b655d820e3d5252bfff
 function commandbus.begin_batches(p_domain text, p_batch_ids uuid[], p_now timestamp with time zone) returns boolean
     plpgsql, volatile, body 172479ebeb8ca6af955705fa9e00dc9a
 function commandbus.begin_check(p_kind text, p_domain text, p_actor text, p_reason text DEFAULT NULL::text, p_seen_run bigint DEFAULT NULL::bigint) returns bigint
@@ -1014,7 +1079,7 @@ function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TAB
 function commandbus.cancel_requests(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 3f21363a7902511cf0f90fee6c684d5e
 function commandbus.change_setting(p_name text, p_value text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c60e958215113f6609a2cf70d2026ac9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ced10259790148e2fb27b16f8d8597f7
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -1026,7 +1091,7 @@ function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double pre
 function commandbus.check_bulk_start(p_limit integer, p_start_after interval) returns void
     plpgsql, immutable, body a2a5b72eaaa04b2ca54be548f3e944ff
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2dde74f6a10e50356bd8a24c4e906a5d
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b15cec082db591442b9b2a29dd11a7d5
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
@@ -1066,11 +1131,13 @@ function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_si
 function commandbus.check_unique(p_commands jsonb, p_batch_id uuid) returns void
     plpgsql, volatile, body 17938723358900dae6e6a2b44b0344cf
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ac2e6989510f7a68c4d8e8d4ece3d644
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 72b4bb5981431429e80bd225a86fca06
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2390d21bfaeaaa24341017d2a3061dd8
+function commandbus.claim_history(p_domain text) returns commandbus.command_bus_history_domain
+    plpgsql, volatile, body 26e2aabbd81531e40abdb656e9fd1f76
 function commandbus.claim_keeping(p_what text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1554a3c568f4852800b2329db35e60c5
 function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
@@ -1106,7 +1173,7 @@ function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) retur
 function commandbus.command_events(p_domain text, p_command_id uuid, p_viewer text DEFAULT NULL::text, p_most integer DEFAULT 200, p_ends integer DEFAULT 50) returns TABLE(event commandbus.command_bus_audit, left_out integer)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ed597067a62eace7009db95b413097ec
 function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone, reply text, traceparent text)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9d514b5edd618c4f37a1f06c6d8e6a1e
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body ee4e69b7061a314684a95d6ce5f93f40
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
@@ -1114,7 +1181,7 @@ function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7001b245b1cd07a39430fe88103ddee2
 function commandbus.command_reply(p_domain text, p_command_id uuid) returns TABLE(command_type text, stands text, body text, secret_keys text[])
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4492976165e61badb25c30582ac7a2b
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7a1fa1a28ece58f25d08d9b32c9b270d
 function commandbus.complete_and_receive(p_domain text, p_items jsonb, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb, p_mark_in_progress boolean, p_except text[], p_count_every text[], p_places integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone, is_lost boolean)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 49522931307cc7f37ef7966d12070879
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -1129,12 +1196,14 @@ function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text
     sql, immutable, body 044e921e0df501b5ece8a4115237a552
 function commandbus.count_audit_part() returns text
     plpgsql, volatile, set plan_cache_mode=force_custom_plan, body 3d2d710496849ee26852db4f27d2d7d0
+function commandbus.count_due_history(p_domain text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, body ce1b0426d89c2d063ab8f8010eef32dc
 function commandbus.count_edits(p_batch_ids uuid[]) returns void
     plpgsql, volatile, body 04ca85f75b98f0ed9d2305f5496c9a54
 function commandbus.count_parts(p_domain text) returns TABLE(part text, amount bigint)
     plpgsql, stable, body 73e41f1d78a777c73821cd6431c6accf
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c76445faf5c85fa85250ace9c338c0b2
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 59bc7f1960c5174158c806fa1c4be757
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d36e1d4190cb81594d1a8af2fae5186f
 function commandbus.count_running(p_rule commandbus.command_bus_flow_rule) returns void
@@ -1202,7 +1271,7 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
 function commandbus.drop_archive_parts(p_physical text, p_archive regclass, p_queue regclass, p_domain text, p_kind text, p_before timestamp with time zone, OUT o_did text, OUT o_gone bigint) returns record
     plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body c66ff59bcd0775b92c269ffdeabbef0a
 function commandbus.drop_audit_parts(p_actor text DEFAULT NULL::text, OUT o_did text, OUT o_events bigint, OUT o_before timestamp with time zone) returns record
-    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 74d19e7fe6dd5812890ebc7bebd7625c
+    plpgsql, volatile, set lock_timeout=250ms, set plan_cache_mode=force_custom_plan, body 0c4bec75ac441c0ed97749a657fcb3a9
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -1225,6 +1294,8 @@ function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     sql, stable, body 44c92ec5121afcfd755544c958be31d1
+function commandbus.due_history(p_domain text, p_before timestamp with time zone, OUT o_parts regclass[], OUT o_rest bigint, OUT o_below bigint) returns record
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, body d7e8c3449a4f80e392e4cc8ffaa367b9
 function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ca95858524b458318e3e8051c8a35d69
 function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
@@ -1270,7 +1341,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 18dbeb6854a42b8c7d155b1a9ca68872
+    sql, immutable, body 09574ca820aebd53b31adb49a0a79136
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1310,9 +1381,11 @@ function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_er
 function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 21653002a11826339fa2c5cdf8a3aef8
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b484e360e6496fe903b1651457c7b34b
 function commandbus.find_id(p_id uuid, p_domains text[], p_viewer text) returns TABLE(kind text, domain text, status text)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c3fe0e03c859f6277cfe29aa9a9b289d
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 06c3f483d216e8c326a1883f5cb3f3bb
+function commandbus.find_in_history(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, body e14cf6eef6b61d7c4ff3c2765db0d1df
 function commandbus.find_reply(p_queue text, p_domain text, p_command_id uuid, p_ended timestamp with time zone, OUT o_stands text, OUT o_body text) returns record
     plpgsql, stable, body 6f23201f9de3a087c189a87950288749
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
@@ -1336,7 +1409,7 @@ function commandbus.forget_keys(p_domain text, p_keys text[]) returns void
 function commandbus.forget_moved_events(p_move_id uuid, p_after_id bigint, p_limit integer) returns bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ac2161d91e02aebaaebc71a5fe22c387
 function commandbus.forget_moved_rows(p_move_id uuid, p_part text, p_limit integer) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6bda9be5bfb5b8fa77fd40e2db5c97bd
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2a627f0178e6f9aadc68d0602de58e1
 function commandbus.forget_sent_keys(p_sends jsonb) returns void
     plpgsql, volatile, body a082e2260ab3481c70a92f56001579d7
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
@@ -1348,7 +1421,7 @@ function commandbus.forget_workers(p_worker text, p_silent_for interval) returns
 function commandbus.former_audit_ids(p_audit_id bigint) returns TABLE(from_shard text, audit_id bigint, moved_at timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b6fb242930b22cbf4b06a8f0e4c2ce29
 function commandbus.former_payloads(p_domain text, p_command_id uuid, p_limit integer DEFAULT 20) returns TABLE(replaced_at timestamp with time zone, replaced_by text, data text, command_type text, secret_keys text[])
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73c309cbb9a145ab9a8ddbdc75909798
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 84fb39d20e7c3f341e42f05513a59393
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
@@ -1375,6 +1448,8 @@ function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integ
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.go_past_numbers(p_sequences text[], p_last bigint[]) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cdb7eae0d8ec922b63b0d1b5bfbbc185
+function commandbus.goes_to_history(p_domain text) returns boolean
+    sql, stable, body 87ff50fc7a0a46f3c94f6a60aa106ecb
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_id(p_domain text, p_fingerprint text) returns uuid
@@ -1386,13 +1461,27 @@ function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NU
 function commandbus.grow_audit() returns text
     plpgsql, volatile, body 5fa2ece8ebf48e415e624186377f9095
 function commandbus.grow_parts(p_table regclass, p_key text, p_sequence regclass, p_rows bigint, p_prefix text, p_options text, OUT o_did text, OUT o_part regclass) returns record
-    plpgsql, volatile, set lock_timeout=250ms, body 70edefb332721c74dfce6690087163fc
+    plpgsql, volatile, set lock_timeout=250ms, body c2430b4eaae826f3cd7b177133e82125
 function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.has_batch(p_domain text, p_items jsonb) returns boolean
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4a074f0ff5ec25720461ef3fd0a63ba6
+function commandbus.has_time(p_command_id uuid) returns boolean
+    sql, immutable, body 92cbe6af22c79c6a61993c830d4b1fa7
 function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
+function commandbus.history_floor(p_domain text, p_first timestamp with time zone, p_upper timestamp with time zone, p_step integer) returns timestamp with time zone
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 34568a56937469828a5f28a1cd6a255f
+function commandbus.history_parts(p_domain text DEFAULT NULL::text) returns TABLE(part regclass, domain text, first_no bigint, below_no bigint)
+    sql, stable, body 656735cf39577328710e92c31d9eedcc
+function commandbus.history_rows(p_domain text, p_command_ids uuid[]) returns SETOF commandbus.command_bus_history
+    plpgsql, stable, body 966617c76fd2e2252a77b9503b1af0ac
+function commandbus.history_rows_anew(p_domain text, p_command_ids uuid[]) returns SETOF commandbus.command_bus_history
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 6a6c5962e6b4fc088fea1d0034a61410
+function commandbus.history_rows_once(p_domain text, p_command_ids uuid[]) returns SETOF commandbus.command_bus_history
+    plpgsql, stable, set enable_seqscan=off, set plan_cache_mode=force_generic_plan, body 6a6c5962e6b4fc088fea1d0034a61410
+function commandbus.history_window(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_history)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 29dfd4f36e56aa860cd32b9fcf817d55
 function commandbus.in_turn(p_flow commandbus.command_bus_flow, p_msg_ids bigint[], p_messages jsonb[], OUT o_msg_ids bigint[], OUT o_messages jsonb[]) returns record
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a6008c662ed549d396c2166b022f0cbf
 function commandbus.is_closed_part(p_physical text, p_queue regclass, p_first bigint, p_below bigint) returns boolean
@@ -1409,6 +1498,8 @@ function commandbus.is_moving(p_domain text) returns boolean
     sql, stable, body 532be421a3b2fb60b01e84926ccc9aec
 function commandbus.is_old_reply(p_table text) returns text
     sql, stable, body 0a75f975b3cfdf4844395e9a5ab6a2e9
+function commandbus.is_over_history(p_batch commandbus.command_bus_batch, p_domain text, p_before timestamp with time zone, p_rest bigint) returns boolean
+    sql, stable, body 92867b9e0afee6d4bef130f39519739e
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_quick_part(p_physical text, p_queue regclass, p_part regclass, p_first bigint, p_below bigint, p_before timestamp with time zone) returns boolean
@@ -1449,8 +1540,12 @@ function commandbus.key_policy(p_domain text) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 05230ca93f6da5f430651cece152a7e0
 function commandbus.key_text(p_domain text, p_key text, p_number bigint) returns text
     sql, stable, body e52301daca029a406d0f048bc6d3644b
+function commandbus.known_command(p_domain text, p_command_id uuid) returns SETOF commandbus.command_bus_command
+    plpgsql, stable, body 4f007fa9f03452bec6b5915ae2e273b2
 function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fe9135e723deeee4b46fdc20eac34832
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 1a13e264d4e30aeaa73dad2c95f4500e
+function commandbus.known_in_history(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, body 363ba6a5117fca4f6db12b44d6bcca80
 function commandbus.knows_domain(p_domain text) returns boolean
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lately(p_queue text, p_now timestamp with time zone) returns bigint[]
@@ -1537,6 +1632,8 @@ function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns u
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
     plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
+function commandbus.make_history_parts(p_domain text, p_first bigint, p_last bigint) returns void
+    plpgsql, volatile, body a17d6664213aa3f1996d7f2447f9d429
 function commandbus.make_queue_verbs(p_physical text) returns void
     plpgsql, volatile, body 01666b6c3ff33276417e6136c3ff1efc
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
@@ -1546,7 +1643,7 @@ function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns
 function commandbus.mark_frozen(p_move_id uuid) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2b11be236df885c78044473b543ed1d8
 function commandbus.marked_payload(p_domain text, p_command_id uuid) returns TABLE(command_type text, data text, secret_keys text[])
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 45f023e4b9471165e1b121447f477341
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1991a3bd7d844023b52c552c7c13d527
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
@@ -1554,7 +1651,7 @@ function commandbus.message_head(p_domain text, p_now timestamp with time zone) 
 function commandbus.message_ids(p_domain text, p_command_ids uuid[]) returns bigint[]
     sql, volatile, body 3bd521ddd0ef939efec5c5d1fdeb96c5
 function commandbus.message_member(p_domain text, p_command_id uuid, p_member text) returns text
-    plpgsql, stable, body f7445e3ec7e34f125f223685392ba626
+    plpgsql, stable, body 0948a0ded22c7d67c1b0803f0c5e390b
 function commandbus.meta_member(p_meta jsonb) returns jsonb
     plpgsql, stable, body 5035970d1602e9f23ae0296bf595a666
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
@@ -1562,7 +1659,7 @@ function commandbus.milliseconds_since(p_began timestamp with time zone) returns
 function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for text[], OUT o_noted_at timestamp with time zone) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body dc91cb745149730cbf4c0a3718761027
 function commandbus.move_chunk(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_limit integer, OUT o_upto jsonb, OUT o_rows integer, OUT o_digest bytea, OUT o_bytes bigint) returns record
     plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body 6e16e42a22ece57044303cbaffa3bcb3
 function commandbus.move_columns(p_relation regclass) returns TABLE(name text, type text, is_stored boolean)
@@ -1578,17 +1675,23 @@ function commandbus.move_layout(p_domain text) returns TABLE(part text, columns 
 function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
     plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
 function commandbus.move_parts(p_domain text) returns TABLE(place integer, part text, relation regclass, keys text[], unique_by text[], scope text, early text)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4275000c4a26e94b678c790227f84e2f
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2dca3bdefb4a799823bd57dee089775c
 function commandbus.move_rows(p_domain text, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb) returns SETOF text
     plpgsql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body d55bc35c113635719b4497a4e7c451c0
+function commandbus.moved_children(p_domain text, p_batch_id uuid, p_status text, p_from integer, p_from_at timestamp with time zone, p_from_id uuid, p_below integer, p_limit integer) returns TABLE(command commandbus.command_bus_command, moved_at timestamp with time zone)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body e90d7d558906b37a0ce1318e34f2e7bd
 function commandbus.moved_chunks(p_move_id uuid) returns TABLE(chunk_no integer, after_id bigint, upto_id bigint, row_count integer, digest bytea, is_whole boolean)
     sql, stable, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body f9763f8d28738b9e70adf1735cfe1540
+function commandbus.moved_details(p_domain text, p_command_id uuid) returns jsonb
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0c53e16b5391dd89edef2e46b44987ef
 function commandbus.moved_event(p_event commandbus.command_bus_audit) returns text
     sql, stable, body da5d55d0ff6df57a0441fc809dc5ea32
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d4b4eaee1536da78a3e39450a1605bb4
 function commandbus.next_due(p_domain text) returns double precision
     sql, stable, body 399f543b3f4e46661af4df7768f50851
+function commandbus.next_history_no(p_domain text, p_last_no bigint) returns bigint
+    sql, stable, body e56aebcecceabdbc42fb45c7c4dd4029
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -1614,11 +1717,11 @@ function commandbus.note_verified(p_move_id uuid, p_counts jsonb, p_frozen_at ti
 function commandbus.numbers_of(p_domain text) returns TABLE(sequence text, last bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 916cc8824f126c8d716a13622d1f6841
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdfd55aa00f016cf2a81112694557a89
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c60e1cf86be9abd970e49a5ea95b2570
 function commandbus.offer_new(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2af3a9ce4f7fa36b16a8a24fd8cc9090
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f45c4d22e591ae61e21418c45b00e1f1
 function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_skips_known boolean DEFAULT false, p_sent_by text DEFAULT NULL::text) returns TABLE(n integer, verdict text, command_id uuid)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0775fbfabaea75eab4c11620b0fdfa3c
 function commandbus.open_domains() returns SETOF text
@@ -1639,8 +1742,8 @@ function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
 function commandbus.owner_differences(p_prefix text) returns TABLE(kind text, problem text, statement text)
     sql, stable, body 5b04140d4d42536d9032bf3490d05ff1
-function commandbus.page_batch_commands(p_domain text, p_batch_id uuid, p_status text, p_from integer, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 20000) returns TABLE(place integer, command commandbus.command_bus_command)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 7e034a48e045a40a14b4b4fd7b1f2498
+function commandbus.page_batch_commands(p_domain text, p_batch_id uuid, p_status text, p_from integer, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 20000) returns TABLE(place integer, command commandbus.command_bus_command, moved_at timestamp with time zone)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 09ab712b2be95a44a89962182d605898
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b20e241f1dc62d7f63a29bab6041edb9
 function commandbus.page_undecided(p_domains text[], p_newest_first boolean, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(ticket_id uuid, command_id uuid, sequence_no integer, domain text, batch_type text, child_count integer, reason text, created_by text, editor text, created_at timestamp with time zone, expires_at timestamp with time zone, digest text)
@@ -1694,21 +1797,27 @@ function commandbus.prune_archives(p_domain text, p_before timestamp with time z
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3d72107b1a0d91a5549998d9121d0fbe
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 933999a2c9da564ad6a2bf092d641e33
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12e6c8dd3c036d02612d8ec07714d272
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ea6aefb819703e06bac06072e84eae7f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4768f5223960c340641606e5a994f438
 function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ed6dd940aeea095a3b0f0012a9a4356d
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 66a1afcc9a60682c5bf95fb6f2087e03
+function commandbus.prune_history(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, security definer, set lock_timeout=250ms, set search_path=pg_catalog, pg_temp, body 95dccfc0debbee3926dd533c354c275e
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 708f9f5730ceb696ce9b8ab49533b498
+function commandbus.prune_word(p_what text, p_moves boolean) returns text
+    sql, immutable, body 27f5df4715c6f2dc41fce641b411d3e6
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4df35ef078901af01ced0b6d238a135
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body 609d1cac5b7ee3e5f67a29f79e3d2c41
 function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 9912300a9f82f39861b7b8816f980ede
+function commandbus.put_in_history(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 59560ed8b3759dd53b11560ff04e570b
 function commandbus.put_keyed(p_domain text, p_command_ids uuid[], p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 52294cd9d91c59c1af48cbf783b0d95c
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
@@ -1716,7 +1825,7 @@ function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigin
 function commandbus.put_moved_events(p_move_id uuid, p_chunk_no integer, p_after_id bigint, p_upto_id bigint, p_old_ids bigint[], p_rows text[], p_digest bytea) returns boolean
     plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body abbb3c00b4edec1835c96504d09c8652
 function commandbus.put_moved_rows(p_move_id uuid, p_part text, p_is_early boolean, p_after jsonb, p_upto jsonb, p_rows text[], OUT o_rows integer, OUT o_digest bytea) returns record
-    plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body eb977fb3a2dcd01ed9d2aba6b59f8381
+    plpgsql, volatile, security definer, set DateStyle=ISO, set TimeZone=UTC, set IntervalStyle=postgres, set extra_float_digits=1, set bytea_output=hex, set search_path=pg_catalog, pg_temp, body a73d38e2dfd9935fdc95f4bde85dbbdf
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
@@ -1754,7 +1863,7 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 892b12c2f7291a5c84d5d38f74a334e4
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 2e6068a01f1b1eab799bff3044b70dd8
+    sql, immutable, body 9d6968432aa59c9a7b2ccdd2d9e2b8dc
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text, due_at timestamp with time zone)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 6ab670bae77bbab29eff094b319765d9
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1793,6 +1902,10 @@ function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uu
     plpgsql, volatile, body bcc1304f4a073bcd807f1afaab13cb5d
 function commandbus.refuse_left_domain() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 917086c0caa7d14bfa775d2e5a0aea49
+function commandbus.refuse_moved(p_domain text, p_command_id uuid) returns void
+    plpgsql, volatile, body e9603d55272e180a3967f64b2b2e9f15
+function commandbus.refuse_moved_batch(p_batch_id uuid) returns void
+    plpgsql, volatile, body d8ca82be1b1fa6a44f8fae03d7ff284d
 function commandbus.refuse_moving_domain() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 9f233f07927fc3dcb8f37f6c9fe0a11d
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
@@ -1806,7 +1919,7 @@ function commandbus.refuse_shard(p_map commandbus.command_bus_shard, p_domain te
 function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due timestamp with time zone, p_is_later boolean, p_is_strict boolean) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
-    plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
+    plpgsql, volatile, body 26035fd88c42c034a511197da574e7af
 function commandbus.refuse_while_moving(p_domain text) returns void
     plpgsql, volatile, body 94033f2afc0aa1784d9ee3d0fe484c44
 function commandbus.register_batch_types(p_types jsonb) returns void
@@ -1819,6 +1932,8 @@ function commandbus.release_waiting(p_domain text, p_limit integer DEFAULT 1000)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 2c192e4ec0eca5a1db2eb54b1bf13087
 function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_digests bytea[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body cda56e1269b9a5ba851b4d34476f70d4
+function commandbus.remove_batches(p_batch_ids uuid[]) returns void
+    plpgsql, volatile, body 39974d48ab67ca674dd58f3889a2ccc3
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 00e9645cfb9eb05edb63864fc8fdcc40
 function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
@@ -1890,11 +2005,11 @@ function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint
 function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 44f5d5788a3d73048872ce38f0d21ac6
 function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
-    plpgsql, stable, body 15ca04f3b97f98860f87937761d1b430
+    plpgsql, stable, body fad1492fd5b6c61ea6455ad64b2a57ea
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 061855cd1862ce9392a6f73a384b8209
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 86b55731a33ebc9b54f34068b41b7877
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 94a4aba9777f52bedb842c823ed368ba
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1d210618b811f54cb599e6001376f09f
 function commandbus.retry_batch_because(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d914953269d12f2357fc565edfb0a281
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -1951,6 +2066,8 @@ function commandbus.search_commands(p_domain text, p_command_type text, p_status
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8851fd9cbf404db739771969f409473d
 function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 43cb2f3160c333be48431ee7e9b52434
+function commandbus.search_history(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_history)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 11b30f09608048c66fdafc01ebcca6c3
 function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 29666c0a959b25645b15c6dfbaed36c1
 function commandbus.seconds_left_in_minute(p_at timestamp with time zone) returns integer
@@ -1960,7 +2077,7 @@ function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
 function commandbus.sees_commits() returns boolean
     sql, stable, body be9f58c5515fcf338da95d2965e28d20
 function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
-    plpgsql, stable, body ccde0309bf28d48e2987831b28d0dc6d
+    plpgsql, stable, body 4175fc8ceef23193488c102a4814abc0
 function commandbus.send_by_keys(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text) returns integer
     plpgsql, volatile, body fa537d64abd976dc6feada848573db31
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text, p_meta jsonb DEFAULT NULL::jsonb) returns uuid
@@ -1968,17 +2085,19 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b32e93678735d7141fe85628f191858
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7cab2b386539ec880f69e0a26751f76c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c164c48736f2ec7ec72e03c1b7432685
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9649b70504a1c7c53f60e8d56254ba77
 function commandbus.send_ticks(p_domain text, p_commands jsonb) returns void
     plpgsql, volatile, body ba5e7cdbd0790f5a7aa6eea08cf1b04b
 function commandbus.send_unique(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb, p_unique_key text, p_unique_while text DEFAULT 'open'::text, p_on_duplicate text DEFAULT 'skip'::text, p_delay interval DEFAULT NULL::interval, p_max_wait interval DEFAULT NULL::interval, p_meta jsonb DEFAULT NULL::jsonb) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7d06720bb303ca4bcf11d123c337da70
 function commandbus.send_unique_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text, command_id uuid)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 72b7a4e9646e9e8d24ae6be533eb89a8
+function commandbus.sent_as(p_domain text, p_command_id uuid) returns TABLE(status text, sent_by text, digest bytea)
+    plpgsql, volatile, body a4524dd90203e3f4fee6bdcbd5a3510d
 function commandbus.sent_before(p_domain text, p_command_id uuid, p_digests bytea[], p_user text) returns TABLE(verdict text, status text)
-    sql, volatile, body 41046d74a976b7bd6c1ab1629238c3dc
+    sql, volatile, body b380e77349346322c8d5305449290374
 function commandbus.sent_keys(p_sends jsonb) returns TABLE(domain text, keys text[])
     sql, stable, body 32c18488431e75b7342ad78ee5e8baf8
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -1992,7 +2111,7 @@ function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a035fd5dde4ab2da29b616ad60830180
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02923bbd7392beaa6c10219e006ba906
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 56f225ca583be0b287c9afa4707c2995
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text
@@ -2028,7 +2147,7 @@ function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked t
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 48e1bfd547cece4f81a234f871d11a07
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 923be5acdcdaae87454c731cbc096501
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2f1141936e771fa24ad789203fed49a7
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns integer
@@ -2159,6 +2278,7 @@ migration 29 = moves
 migration 3 = api_tokens
 migration 30 = audit_parts
 migration 31 = archive_parts
+migration 32 = history
 migration 4 = troubleshooting_key
 migration 5 = queue_names
 migration 6 = stuck_workers
@@ -2168,4 +2288,5 @@ migration 9 = governed_types
 setting archive_part_rows = 250000
 setting audit_part_rows = 1000000
 setting command_id_scope = domain
+setting history_part_rows = 1000000
 setting payload_archive = off

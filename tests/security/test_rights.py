@@ -183,6 +183,15 @@ def test_what_is_called_as_the_owner_builds_no_sql_of_what_it_is_given() -> None
     assert "p_actor" in given_texts
     assert len(of_parts) > 5
     assert [s for s in of_parts if any(name in s for name in given_texts)] == []
+    history = "".join(
+        FUNCTIONS.joinpath(f"{name}.sql").read_text(encoding="utf-8")
+        for name in ("history", "retention_history")
+    )
+    # put together from regclass and numbers; the domain as a literal, and checked before
+    of_parts |= set(dynamic.findall(history))
+    named = [s for s in dynamic.findall(history) if "p_domain" in s]
+    assert [re.findall(r"%(.)", s)[1:] for s in named] == [["L", "s", "L", "s"]]
+    assert history.index("check_domain(p_domain)") < history.index(named[0])
     for statement in dynamic.findall(function_text()):
         texts = re.findall(r"%(?:\d\$)?s", statement)
         assert (

@@ -73,6 +73,8 @@ class BatchActions:
     @property
     def retryable(self) -> int:
         """Commands that a retry would send again: those that failed or are in troubleshooting."""
+        if self.batch.history_since is not None:
+            return 0
         return self.batch.failed_count + self.batch.in_troubleshooting_count
 
     def require_cancelable(self, *, with_running: bool = False) -> None:

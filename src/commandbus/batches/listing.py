@@ -52,8 +52,9 @@ _PAGE_SEEN: LiteralString = (
 _PAGE_COMMANDS: LiteralString = (
     "select p.place, "  # noqa: S608  (literals only)
     + COMMAND_COLUMNS
-    + " from {schema}.page_batch_commands(%s, %s, %s, cast(%s as int), cast(%s as timestamptz),"
-    " cast(%s as uuid), %s, %s) p cross join lateral (select (p.command).*) c"
+    + ", p.moved_at from {schema}.page_batch_commands("
+    "%s, %s, %s, cast(%s as int), cast(%s as timestamptz), cast(%s as uuid), %s, %s) p"
+    " cross join lateral (select (p.command).*) c"
 )
 
 

@@ -103,14 +103,16 @@ class BlockingSearch(BlockingFacet["Search"]):
         batch_id: UUID | None = None, domain: str | None = None, command_type: str | None = None,
         status: CommandStatus | None = None, error_code: str | None = None,
         created_after: datetime | None = None, created_before: datetime | None = None,
-        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
+        history: bool = False, viewer: Viewer = EVERYTHING, limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[CommandMetadata]:
-        """Commands by what is known of them, newest first."""
+        """Commands by what is known of them, newest first; `history`: those that were moved
+        there."""
         return self._bridge.run(self._facet.commands(
             command_id=command_id, correlation_id=correlation_id, batch_id=batch_id, domain=domain,
             command_type=command_type, status=status, error_code=error_code,
-            created_after=created_after, created_before=created_before, viewer=viewer, limit=limit,
-            cursor=cursor,
+            created_after=created_after, created_before=created_before, history=history,
+            viewer=viewer, limit=limit, cursor=cursor,
         ))
 
     def audit(

@@ -155,7 +155,7 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
         self, kind: str, keep: timedelta | None, *, domain: str | None = None,
         operator: str | None = None,
     ) -> None:
-        """Keep `audit`, `archives`, `replies` or `commands` for this time; None: without limit."""
+        """Keep a kind of rows for this time; None: without limit."""
         return self._bridge.run(self._facet.set_retention(
             kind, keep, domain=domain, operator=operator,
         ))

@@ -107,6 +107,8 @@ def _facts(
     if batch.started_at is not None and batch.completed_at is not None:
         took = (batch.completed_at - batch.started_at).total_seconds()
         facts.append(("ended", f"{moment(batch.completed_at)}, after {duration(took)}"))
+    if batch.history_since is not None:
+        facts.append(("in the history", f"since {moment(batch.history_since)}"))
     if batch.custom_data:
         shown = json.dumps(document["batch"]["custom_data"], ensure_ascii=False)
         facts.append(("custom data", escaped(shown)))

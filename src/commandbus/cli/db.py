@@ -112,7 +112,10 @@ async def prune(
     ] = False,
     operator: Operator = None,
 ) -> View:
-    """Remove what is finished and old, in chunks. What is open or parked is never removed."""
+    """Remove what is finished and old, in chunks. What is open or parked is never removed.
+
+    Commands are moved to the history, and not removed, where a rule says how long that is kept.
+    """
     age = None if older_than is None else parse_age(older_than)
     with working("counting …", quiet=frame.as_json) as display:
 
@@ -195,7 +198,10 @@ async def set_rule(
     ] = None,
     operator: Operator = None,
 ) -> View:
-    """Set how long a kind is kept. Workers then remove what is older, as a chore."""
+    """Set how long a kind is kept. Workers then remove what is older, as a chore.
+
+    With a rule for `history`, commands whose time is over are moved there, where they are found.
+    """
     whose = f"domain {domain}" if domain else "all domains without a rule of their own"
     rule: dict[str, Any] = {"kind": kind, "domain": domain}
     if keep == "none":

@@ -67,6 +67,9 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     waiting: Annotated[
         bool, typer.Option("--waiting", help="Only what waits for a key, a limit or a pause.")
     ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Look in the history: what retention moved there.")
+    ] = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="Count by domain and status too; reads every row.")
     ] = False,
@@ -75,7 +78,14 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     """List commands, newest first; those in troubleshooting by when they were parked."""
     if scheduled or waiting:
         others = (status, error_code, correlation_id, batch, command_id, since, until)
-        if domain is None or any(others) or summary or export.export or (scheduled and waiting):
+        if (
+            domain is None
+            or any(others)
+            or summary
+            or export.export
+            or history
+            or (scheduled and waiting)
+        ):
             raise InvalidInputError(
                 "--scheduled and --waiting list one domain: give one of them with --domain, and "
                 "beside it --type, --limit and --cursor"
@@ -87,6 +97,10 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     created_after, created_before = parse_range(since, until)
     if running and status:
         raise InvalidInputError("--running is a status of its own; leave out --status")
+    if history and (running or summary):
+        raise InvalidInputError(
+            "--history has ended commands only; leave out --running and --summary"
+        )
     if running:
         status = CommandStatus.IN_PROGRESS
     criteria: dict[str, Any] = {
@@ -98,6 +112,7 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
         "command_id": parse_uuid(command_id, "--id"),
         "created_after": created_after,
         "created_before": created_before,
+        "history": history,
     }
     async with frame.open() as session:
         if export.check(listing):
@@ -117,7 +132,8 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
             is_search=True,
         )
     else:
-        view = page_view(page, "commands", COMMANDS.print, is_search=True)
+        shape = MOVED if history else COMMANDS
+        view = page_view(page, "commands", shape.print, is_search=True)
     if not summary:
         return view
     rows: list[dict[str, Any]] = [
@@ -164,6 +180,17 @@ COMMANDS = Table[CommandMetadata](
     Column("SENT", lambda each: each.created_at),
     Column("LAST ERROR", lambda each: text_of(each.last_error_code), may_fold=True),
     empty="No commands.",
+)
+
+MOVED = Table[CommandMetadata](
+    Column("ID", lambda each: each.command_id),
+    Column("DOMAIN", lambda each: each.domain),
+    Column("TYPE", lambda each: each.command_type),
+    Column("STATUS", lambda each: styled_status(each.status)),
+    Column("SENT", lambda each: each.created_at),
+    Column("MOVED", lambda each: each.history_since),
+    Column("LAST ERROR", lambda each: text_of(each.last_error_code), may_fold=True),
+    empty="No commands in the history.",
 )
 
 TIMETABLE = Table[CommandMetadata](

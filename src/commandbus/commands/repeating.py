@@ -37,10 +37,7 @@ Done = Callable[[DuplicateCommandError], Awaitable["Result | None"]]
 #: First and longest pause between two tries, in seconds.
 PAUSE_SECONDS = (0.1, 2.0)
 
-_SENT: LiteralString = (
-    "select count(*) from {schema}.command_bus_command c"
-    " where c.domain = %s and c.command_id = any(cast(%s as uuid[]))"
-)
+_SENT: LiteralString = "select cardinality({schema}.known_ids(%s, cast(%s as uuid[])))"
 
 _log = logging.getLogger("commandbus.sending")
 

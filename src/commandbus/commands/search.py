@@ -17,7 +17,14 @@ from commandbus.commands.contents import Contents, SecretKeys
 from commandbus.commands.people import People, audit_criteria, check_ids, check_range
 from commandbus.commands.tail import AuditTail
 from commandbus.commands.timetable import Timetable
-from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, COMMANDS_WHERE, command_of
+from commandbus.database.rows import (
+    AUDIT_COLUMNS,
+    COMMAND_COLUMNS,
+    COMMANDS_WHERE,
+    HISTORY_COLUMNS,
+    HISTORY_WHERE,
+    command_of,
+)
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
 from commandbus.models import (
@@ -51,13 +58,16 @@ from commandbus.paging import (
 #: Rows that one call of a search reads at most.
 SCAN_LIMIT = 100_000
 
-_SEARCH_COMMANDS: LiteralString = (
-    "select s.place, "  # noqa: S608  (literals only)
-    + COMMAND_COLUMNS
-    + " from {schema}.search_commands("
+_CRITERIA: LiteralString = (
     "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
     " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
     " cast(%s as uuid), %s, %s, cast(%s as text)) s cross join lateral (select (s.command).*) c"
+)
+_SEARCH_COMMANDS: LiteralString = (
+    "select s.place, " + COMMAND_COLUMNS + " from {schema}.search_commands(" + _CRITERIA  # noqa: S608  (literals only)
+)
+_SEARCH_HISTORY: LiteralString = (
+    "select s.place, " + HISTORY_COLUMNS + " from {schema}.search_history(" + _CRITERIA  # noqa: S608  (literals only)
 )
 _LIST_AUDIT: LiteralString = (
     "select "  # noqa: S608  (literals only)
@@ -69,6 +79,9 @@ _LIST_AUDIT: LiteralString = (
 _SEEN_COMMAND: LiteralString = (
     COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
     " and {schema}.visible_batch(%s, c.batch_id)"
+)
+_SEEN_MOVED: LiteralString = (
+    HISTORY_WHERE + "c.domain = %s and c.command_id = %s and {schema}.visible_batch(%s, c.batch_id)"
 )
 _FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
@@ -98,11 +111,12 @@ class Search(Contents, Timetable, People):
         error_code: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        history: bool = False,
         viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[CommandMetadata]:
-        """Commands by what is known of them, newest first.
+        """Commands by what is known of them, newest first; `history`: those that were moved there.
 
         A page may have few commands or none and still a cursor, if the search stopped early. Parked
         commands are sorted by the time when they were parked.
@@ -119,10 +133,11 @@ class Search(Contents, Timetable, People):
             domain, command_type, state, batch_id, correlation_id, first, last, command_id,
             error_code,
         )  # fmt: skip
-        bound = (criteria, viewer.owner)
+        bound = (criteria, viewer.owner, *(["history"] if history else []))
         at, after = position_of(cursor, bound, _read_place) or (None, None)
         rows = await self._store.gateway.patient.rows(
-            _SEARCH_COMMANDS, (*criteria, at, after, limit, SCAN_LIMIT, viewer.owner)
+            _SEARCH_HISTORY if history else _SEARCH_COMMANDS,
+            (*criteria, at, after, limit, SCAN_LIMIT, viewer.owner),
         )
         # A last row without a command says how far the search looked before it stopped early.
         found = [command_of(*row[1:]) for row in rows if row[1] is not None]
@@ -200,6 +215,8 @@ class Search(Contents, Timetable, People):
         else:
             params = (check_domain(domain), wanted, viewer.owner)
             found = await self._store.gateway.row(_SEEN_COMMAND, params, into=command_of)
+            if found is None:
+                found = await self._store.gateway.row(_SEEN_MOVED, params, into=command_of)
         if found is None:
             raise CommandNotFoundError(domain, wanted)
         return found

@@ -44,10 +44,7 @@ OFFER_UNIQUE: LiteralString = (
 _SEND_PACKED: LiteralString = (
     "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid), cast(%s as text))"
 )
-_SENT_IDS: LiteralString = (
-    "select c.command_id from {schema}.command_bus_command c"
-    " where c.domain = %s and c.command_id = any(cast(%s as uuid[]))"
-)
+_SENT_IDS: LiteralString = "select unnest({schema}.known_ids(%s, cast(%s as uuid[])))"
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -35,7 +35,7 @@ MIGRATION_LOCK = 0x636D64627573
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "queue_verbs", "shards", "moving_parts",
-    "moving_audit", "moving", "locks", "visibility",
+    "moving_audit", "moving", "locks", "history", "visibility",
     "audit", "seals", "parts", "audit_parts", "audit_drops", "archive_parts", "archive_drops",
     "workers", "payloads", "replies", "batches",
     "troubleshooting", "key_reads",
@@ -43,10 +43,12 @@ FUNCTION_FILES = (
     "key_turns", "sending", "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes",
     "cancels",
     "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
-    "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "life", "batch_reads",
+    "key_operator", "reschedule", "bulk", "bulk_run", "search", "history_search",
+    "timetable", "life", "batch_reads",
     "figures", "overview", "samples", "checks", "activity", "rights", "roles", "schedules",
     "firing", "handover", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair",
-    "retention", "retention_batches", "limits", "governance", "governed", "approvals", "edits",
+    "retention", "retention_history", "retention_batches", "limits", "governance", "governed",
+    "approvals", "edits",
     "reviews", "tickets", "tokens", "console", "planner", "security",
 )  # fmt: skip
 

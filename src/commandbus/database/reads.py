@@ -11,7 +11,9 @@ from commandbus.database.model import MarkedPayload
 from commandbus.database.rows import (
     AUDIT_COLUMNS,
     BATCHES_WHERE,
+    COMMAND_COLUMNS,
     COMMANDS_WHERE,
+    HISTORY_WHERE,
     command_of,
     parked_item_of,
 )
@@ -25,6 +27,7 @@ from commandbus.models import (
 )
 
 _GET_COMMAND: LiteralString = COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
+_GET_MOVED: LiteralString = HISTORY_WHERE + "c.domain = %s and c.command_id = %s"
 _PROGRESS: LiteralString = (
     "select command_id, fraction, message, at"
     " from {schema}.progress_of(cast(%s as text), cast(%s as uuid[]))"
@@ -53,8 +56,18 @@ _LIST_BATCHES: LiteralString = (
 )
 _LIST_BATCH_COMMANDS: LiteralString = (
     COMMANDS_WHERE + "c.batch_id = %s and c.domain = %s"
+    " and not exists (select from {schema}.command_bus_batch b"
+    "                  where b.batch_id = %s and b.pruning_since is not null)"
     " and (cast(%s as text) is null or c.status = %s)"
     " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
+)
+#: The same of a batch whose commands are in the history, or on their way there.
+_LIST_MOVED: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + ", p.moved_at from {schema}.page_batch_commands("
+    "%s, %s, %s, null, null, null, %s, 2147483647) p"
+    " cross join lateral (select (p.command).*) c offset %s"
 )
 _CLOSED_BATCHES: LiteralString = (
     BATCHES_WHERE + "b.batch_id = any(%s) and b.completed_at is not null"
@@ -67,7 +80,10 @@ class PostgresReads:
     gateway: Gateway
 
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
-        return await self.gateway.row(_GET_COMMAND, (domain, command_id), into=command_of)
+        found = await self.gateway.row(_GET_COMMAND, (domain, command_id), into=command_of)
+        if found is None:
+            found = await self.gateway.row(_GET_MOVED, (domain, command_id), into=command_of)
+        return found
 
     async def progress(self, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
         rows = await self.gateway.rows(_PROGRESS, (domain, list(ids)))
@@ -120,8 +136,12 @@ class PostgresReads:
     async def list_batch_commands(
         self, domain: str, batch_id: UUID, *, status: CommandStatus | None, limit: int, offset: int
     ) -> list[CommandMetadata]:
-        params = (batch_id, domain, status, status, limit, offset)
-        return await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
+        params = (batch_id, domain, batch_id, status, status, limit, offset)
+        found = await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
+        if not found and (status is None or status.is_terminal):
+            moved = (domain, batch_id, status, limit + offset, offset)
+            found = await self.gateway.rows(_LIST_MOVED, moved, into=command_of)
+        return found
 
     async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
         return await self.gateway.rows(_CLOSED_BATCHES, (list(batch_ids),), into=BatchMetadata)

@@ -35,7 +35,9 @@ _QUEUES: LiteralString = (
 _COMMANDS: LiteralString = (
     "select c.domain, count(*), count(*) filter (where c.status in ('PENDING', 'IN_PROGRESS')),"
     "       count(*) filter (where c.status = 'IN_TROUBLESHOOTING_QUEUE')"
-    " from {schema}.command_bus_command c group by 1 order by 1"
+    " from (select c.domain, c.status from {schema}.command_bus_command c"
+    "       union all select h.domain, h.status from {schema}.command_bus_history h) c"
+    " group by 1 order by 1"
 )
 #: Tables of others that lie in our schema: a login that is called like it makes its tables there.
 _STRANGERS: LiteralString = """

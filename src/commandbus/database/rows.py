@@ -23,7 +23,7 @@ COMMAND_COLUMNS: LiteralString = (
 BATCH_COLUMNS: LiteralString = (
     "b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count, b.completed_count, "
     "b.failed_count, b.canceled_count, b.in_troubleshooting_count, b.created_at, b.started_at, "
-    "b.completed_at"
+    "b.completed_at, b.history_since"
 )
 #: In the order of AuditEvent. What SENT tells of its command is read from the command, which has it
 #: for good: in each event it would be written once more for every command that is sent.
@@ -32,10 +32,17 @@ AUDIT_COLUMNS: LiteralString = (
     " coalesce((select jsonb_build_object("
     "'type', c.command_type, 'correlation_id', c.correlation_id)"
     " || coalesce(a.details_json, jsonb_build_object()) from {schema}.command_bus_command c"
-    " where c.domain = a.domain and c.command_id = a.command_id), a.details_json)"
+    " where c.domain = a.domain and c.command_id = a.command_id),"
+    " {schema}.moved_details(a.domain, a.command_id)"
+    " || coalesce(a.details_json, jsonb_build_object()), a.details_json)"
     " else a.details_json end, a.batch_id, a.actor"
 )
 
+#: The same of a command in the history: since when it is there comes last.
+HISTORY_COLUMNS: LiteralString = COMMAND_COLUMNS + ", c.moved_at"
+HISTORY_WHERE: LiteralString = (
+    "select " + HISTORY_COLUMNS + " from {schema}.command_bus_history c where "  # noqa: S608  (literals only)
+)
 COMMANDS_WHERE: LiteralString = (
     "select " + COMMAND_COLUMNS + " from {schema}.command_bus_command c where "  # noqa: S608  (literals only)
 )
@@ -45,7 +52,7 @@ BATCHES_WHERE: LiteralString = (
 
 
 def command_of(*row: Any) -> CommandMetadata:
-    """A row of COMMAND_COLUMNS."""
+    """A row of COMMAND_COLUMNS, or of HISTORY_COLUMNS."""
     values = cast("Any", (*row[:5], CommandStatus(row[5]), *row[6:]))
     return CommandMetadata(*values)
 

@@ -40,16 +40,21 @@ _PAGE: LiteralString = (
     " join {schema}.batch_approval_tickets t on t.ticket_id = l.ticket_id"
     " order by l.created_at desc, l.ticket_id desc"
 )
-_CHILDREN: LiteralString = (
+_CHILD_COLUMNS: LiteralString = (
     "select c.ticket_id, c.parent_ticket_id, c.sequence_no, c.status, c.error_message,"
-    " c.attempt_count, c.last_attempt_at from {schema}.approval_tickets c"
-    " where c.parent_ticket_id = %s"
+    " c.attempt_count, c.last_attempt_at from {schema}."
 )
-_CHILD: LiteralString = _CHILDREN + " and c.ticket_id = %s"
-_PAGE_CHILDREN: LiteralString = (
-    _CHILDREN + " and c.sequence_no > %s"
+_CHILDREN: LiteralString = _CHILD_COLUMNS + "approval_tickets c where c.parent_ticket_id = %s"
+#: Those that are in the history.
+_MOVED: LiteralString = _CHILD_COLUMNS + "command_bus_moved_ticket c where c.parent_ticket_id = %s"
+_ONE: LiteralString = " and c.ticket_id = %s"
+_SOME: LiteralString = (
+    " and c.sequence_no > %s"
     " and (cast(%s as text) is null or c.status = %s) order by c.sequence_no limit %s"
 )
+_CHILD: LiteralString = _CHILDREN + _ONE
+_MOVED_CHILD: LiteralString = _MOVED + _ONE
+_PAGE_CHILDREN: LiteralString = "(" + _CHILDREN + _SOME + ") union all (" + _MOVED + _SOME + ")"
 
 
 async def tickets_by_id(
@@ -82,7 +87,10 @@ async def page_tickets(
 
 async def child_of(statements: Statements, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
     """The child that a command is, or None if its batch is not governed."""
-    return await statements.row(_CHILD, (ticket_id, command_id), into=_child_of)
+    found = await statements.row(_CHILD, (ticket_id, command_id), into=_child_of)
+    if found is None:
+        found = await statements.row(_MOVED_CHILD, (ticket_id, command_id), into=_child_of)
+    return found
 
 
 async def page_children(
@@ -97,7 +105,8 @@ async def page_children(
     bound = ("children", ticket_id, status)
     after = position_of(cursor, bound, read_number) or 0
     params = (ticket_id, after, status, status, limit + 1)
-    found = await statements.rows(_PAGE_CHILDREN, params, into=_child_of)
+    found = await statements.rows(_PAGE_CHILDREN, params + params, into=_child_of)
+    found = sorted(found, key=lambda child: child.sequence_no)[: limit + 1]
     return page_of(found, limit, bound, lambda child: [child.sequence_no])
 
 

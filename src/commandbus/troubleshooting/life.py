@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.rows import AUDIT_COLUMNS, COMMANDS_WHERE, command_of
+from commandbus.database.rows import (
+    AUDIT_COLUMNS,
+    COMMAND_COLUMNS,
+    COMMANDS_WHERE,
+    HISTORY_WHERE,
+    command_of,
+)
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import (
     EVERYTHING,
@@ -29,6 +35,10 @@ _COMMAND: LiteralString = (
     COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
     " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
 )
+_MOVED: LiteralString = (
+    HISTORY_WHERE + "c.domain = %s and c.command_id = %s"
+    " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
+)
 _EVENTS: LiteralString = (
     "select e.left_out, "  # noqa: S608  (literals only)
     + AUDIT_COLUMNS
@@ -38,12 +48,16 @@ _EVENTS: LiteralString = (
 _FACTS: LiteralString = "select * from {schema}.command_facts(%s, %s)"
 # At first only the ids, by the index of the correlation: the rest is read of a page.
 _SIBLINGS: LiteralString = (
-    COMMANDS_WHERE  # noqa: S608  (literals only)
-    + "(c.domain, c.command_id) in (select s.domain, s.command_id"
+    "(select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + ", null::timestamptz from {schema}.command_bus_command c where "
+    "(c.domain, c.command_id) in (select s.domain, s.command_id"
     " from {schema}.command_bus_command s where s.correlation_id = %s and s.command_id <> %s"
     " and {schema}.visible_batch(cast(%s as text), s.batch_id)"
-    " and (cast(%s as text[]) is null or s.domain = any(cast(%s as text[]))) limit %s)"
-    " order by c.created_at, c.command_id"
+    " and (cast(%s as text[]) is null or s.domain = any(cast(%s as text[]))) limit %s))"
+    " union all (" + HISTORY_WHERE + "c.correlation_id = %s and c.command_id <> %s"
+    " and {schema}.visible_batch(cast(%s as text), c.batch_id)"
+    " and (cast(%s as text[]) is null or c.domain = any(cast(%s as text[]))) limit %s)"
 )
 
 #: Events that end an attempt.
@@ -132,6 +146,8 @@ class Lives(Groups):
         params = (check_domain(domain), wanted)
         found = await gateway.row(_COMMAND, (*params, viewer.owner), into=command_of)
         if found is None:
+            found = await gateway.row(_MOVED, (*params, viewer.owner), into=command_of)
+        if found is None:
             raise CommandNotFoundError(domain, wanted)
         rows = await gateway.rows(_EVENTS, (*params, viewer.owner))
         events = [AuditEvent(*row[1:]) for row in rows]
@@ -139,18 +155,18 @@ class Lives(Groups):
         # Gone between two reads, by retention: then nothing is known beside its row.
         facts = await gateway.row(_FACTS, params, into=LifeFacts) or LifeFacts()
         places = None if domains is None else sorted(domains)
-        siblings = await gateway.rows(
-            _SIBLINGS,
-            (found.correlation_id, wanted, viewer.owner, places, places, MAX_SIBLINGS + 1),
-            into=command_of,
-        )
+        which = (found.correlation_id, wanted, viewer.owner, places, places, MAX_SIBLINGS + 1)
+        siblings = await gateway.rows(_SIBLINGS, which + which, into=command_of)
+        siblings.sort(key=lambda each: (each.created_at, each.command_id))
         return CommandLife(
             command=found,
             sentence=life_sentence(found, facts, events, datetime.now(UTC)),
             steps=steps_of(found, events, left_out),
             left_out=left_out,
             attempts=attempts_of(events),
-            actions=allowed_actions(
+            actions=()
+            if found.history_since
+            else allowed_actions(
                 found.status, is_leased=found.leased_by is not None, has_payload=facts.has_payload
             ),
             facts=facts,

@@ -53,6 +53,9 @@ def life_sentence(
             return _running(command, facts, events, now)
         case CommandStatus.IN_TROUBLESHOOTING_QUEUE:
             return _parked(command, facts, now)
+        case _ if command.history_since is not None:
+            moved = _since(command.history_since, now)
+            return f"{_ended(command, events, now)}; in the history, for {moved}"
         case _:
             return _ended(command, events, now)
 

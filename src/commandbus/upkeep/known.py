@@ -103,6 +103,12 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         Severity.NOTICE, "records of removals wait for the next seal to sign them",
         "nothing; the next seal signs them",
     ),
+    "IN_HISTORY_TOO": KnownFinding(
+        Severity.ERROR,
+        "a command has the id of one that is in the history: nobody who sends can do that",
+        "find out who inserts into command_bus_command, or restored a part of the history; "
+        "`commandbus list --id` shows the one, with `--history` the other",
+    ),
     "AUDIT_PART_MISSING": KnownFinding(
         Severity.ERROR,
         "a part of the audit, with all of its events, was taken away, not by retention",

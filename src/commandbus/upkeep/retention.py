@@ -21,6 +21,7 @@ PRUNERS: dict[str, tuple[LiteralString, ...]] = {
     "audit": ("prune_audit",),
     "archives": ("prune_archives",),
     "replies": ("prune_replies",),
+    "history": ("prune_history",),
     "commands": ("prune_commands", "prune_batches"),
 }
 #: By the rules, which the database reads itself: all that the database role of a worker may do.
@@ -110,7 +111,11 @@ class Retention:
         domain: str | None = None,
         operator: str | None = None,
     ) -> None:
-        """Keep `audit`, `archives`, `replies` or `commands` for this time; None: without limit."""
+        """Keep a kind of rows for this time; None: without limit.
+
+        `audit`, `archives`, `replies`, `commands`, or `history`: with a rule for it, what is due by
+        the rule for commands is not removed but moved there, where it is found.
+        """
         check_names(domain)
         if keep is not None and keep > LONGEST_AGE:
             raise InvalidSettingError("a rule keeps things for a thousand years at most, or always")

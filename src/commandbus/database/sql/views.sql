@@ -30,7 +30,7 @@ select (b.created_at at time zone 'UTC')::date as date,
                                where l.batch_id = b.batch_id and l.status = 'canceled') as is_queued
          from commandbus.command_bus_command c
         where c.batch_id = b.batch_id) s
- where b.total_count > 0
+ where b.total_count > 0 and b.moved_to is null       -- those have no commands here any more
  group by b.domain, (b.created_at at time zone 'UTC')::date;
 
 -- Of the last hour, by batch: where its commands are. `processing` is what a worker has leased,
@@ -80,4 +80,15 @@ select c.command_id as ticket_id, c.batch_id as parent_ticket_id, c.sequence_no,
        c.last_attempt_at, c.domain, c.command_type
   from commandbus.command_bus_command c
   join commandbus.command_bus_batch b on b.batch_id = c.batch_id and b.domain = c.domain
+ where b.batch_type is not null;
+
+-- The same of commands that are in the history.
+create or replace view commandbus.command_bus_moved_ticket as
+select h.command_id as ticket_id, h.batch_id as parent_ticket_id, h.sequence_no,
+       case h.status when 'COMPLETED' then 'SUCCESS' when 'FAILED' then 'FAILED' else 'CANCELED' end as status,
+       case when h.status = 'FAILED' then left(h.last_error_msg, 512) end as error_message,
+       case when h.queued_at is null then 0 else h.attempt_count end as attempt_count,
+       h.last_attempt_at, h.domain::text as domain, h.command_type
+  from commandbus.command_bus_history h
+  join commandbus.command_bus_batch b on b.batch_id = h.batch_id and b.domain = h.domain
  where b.batch_type is not null;

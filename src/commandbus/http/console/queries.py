@@ -37,4 +37,6 @@ CodeFilter = Annotated[str | None, Query(max_length=200), Blank]
 TextFilter = Annotated[str | None, Query(max_length=200), Blank]
 IdFilter = Annotated[UUID | None, Query(), Blank]
 MomentFilter = Annotated[datetime | None, Query(), Blank, AfterValidator(_zoned)]
+#: A choice of a form: without it, empty.
+ChoiceFilter = Annotated[bool | None, Query(), Blank]
 CursorQuery = Annotated[str | None, Query(max_length=1_000), Blank]

@@ -107,12 +107,15 @@ def _criteria(
     command_id: UUID | None = None,
     created_after: Moment = None,
     created_before: Moment = None,
+    history: Annotated[
+        bool, Query(description="Those that retention has moved to the history.")
+    ] = False,
 ) -> dict[str, Any]:
     return {
         "domain": domain, "command_type": command_type, "status": status,
         "error_code": error_code, "correlation_id": correlation_id, "batch_id": batch_id,
         "command_id": command_id, "created_after": created_after,
-        "created_before": created_before, "viewer": viewer,
+        "created_before": created_before, "history": history, "viewer": viewer,
     }  # fmt: skip
 
 

@@ -45,12 +45,13 @@ _NEW_COMMAND: dict[str, Any] = {
     "status": CommandStatus.PENDING, "attempts": 0, "lease_epoch": 0, "lapses": 0,
     "started_alone": False, "snoozes": None, "leased_by": None, "lease_expires_at": None,
     "last_error_type": None, "last_error_code": None, "last_error_msg": None, "key_seq": None,
-    "due_at": None, "waiting_for": None,
+    "due_at": None, "waiting_for": None, "history_since": None,
     "cancel_requested_at": None, "cancel_requested_by": None, "cancel_reason": None,
 }  # fmt: skip
 _NEW_BATCH: dict[str, Any] = {
     "status": BatchStatus.PENDING, "completed_count": 0, "failed_count": 0, "canceled_count": 0,
     "in_troubleshooting_count": 0, "started_at": None, "completed_at": None, "close_count": 0,
+    "history_since": None,
 }  # fmt: skip
 _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,46}\Z")
 

@@ -100,7 +100,7 @@ class DomainFlow:
     on_park: str = "block"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow(BatchMetadata):
     """A row of command_bus_batch. All are sealed: there are no loads here."""
 

@@ -38,6 +38,7 @@ begin
       from commandbus.command_bus_command c
      where c.domain = p_domain and c.command_id = p_command_id;
     if not found then
+        perform commandbus.refuse_moved(p_domain, p_command_id);
         raise exception 'no command % in domain %', p_command_id, quote_literal(p_domain)
             using errcode = 'CB002', detail = p_command_id::text;
     end if;

@@ -168,8 +168,8 @@ begin
       from jsonb_each_text(v_counts) e where e.key <> all(v_stay) order by e.key
     on conflict (name) do update
        set value = greatest(s.value, excluded.value), updated_at = now();
-exception when lock_not_available or dependent_objects_still_exist then
-    o_did := null;                                      -- somebody reads or writes for long, or a view reads the part
+exception when lock_not_available or deadlock_detected or dependent_objects_still_exist then
+    o_did := null;                                      -- somebody reads or writes for long, or does the same, or a view reads the part
     o_events := null;
 end $$;
 

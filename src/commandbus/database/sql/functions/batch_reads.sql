@@ -24,8 +24,7 @@ create or replace function commandbus.batch_ending(p_domain text, p_batch_id uui
 returns table (domain text, command_type text, command_id uuid, is_sent boolean, notifies boolean)
 language sql stable as $$
     select b.on_complete ->> 'domain', b.on_complete ->> 'type', n.command_id,
-           exists (select from commandbus.command_bus_command c
-                    where c.domain = b.on_complete ->> 'domain' and c.command_id = n.command_id),
+           exists (select from commandbus.known_command(b.on_complete ->> 'domain', n.command_id)),
            b.notifies
       from commandbus.command_bus_batch b
      cross join lateral (
@@ -42,10 +41,17 @@ create or replace function commandbus.batch_errors(
 ) returns table (code text, parked bigint, failed bigint, sample_command_id uuid, sample_message text)
 language sql stable as $$
     with looked as materialized (
-        select c.command_id, c.status, c.last_error_code, c.last_error_msg, c.sequence_no
-          from commandbus.command_bus_command c
-         where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
-         order by c.sequence_no limit p_scan
+        (select c.command_id, c.status, c.last_error_code, c.last_error_msg, c.sequence_no
+           from commandbus.command_bus_command c
+          where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
+          order by c.sequence_no limit p_scan)
+        union all
+        (select h.command_id, h.status, h.last_error_code, h.last_error_msg, h.sequence_no
+           from commandbus.command_bus_history h
+          where h.batch_id = (select b.batch_id from commandbus.command_bus_batch b
+                               where b.batch_id = p_batch_id and b.pruning_since is not null)
+            and h.domain is not distinct from p_domain
+          order by h.sequence_no limit p_scan)
     ), found as (
         (select * from looked l where l.status = 'IN_TROUBLESHOOTING_QUEUE')
         union all

@@ -48,11 +48,7 @@ begin
     end if;
     if v_reopened is not null then
         -- Under the lock of the batch: once it is marked, retention may take its commands.
-        if exists (select from commandbus.command_bus_batch b
-                    where b.batch_id = any(v_reopened) and b.pruning_since is not null) then
-            raise exception 'batch % is being removed by retention', v_reopened[1]
-                using errcode = 'CB003', hint = 'send the work again in a new batch';
-        end if;
+        perform commandbus.refuse_moved_batch(r) from unnest(v_reopened) r;
         with opened as (
             update commandbus.command_bus_batch b set status = 'IN_PROGRESS', completed_at = null
              where b.batch_id = any(v_reopened)
@@ -240,6 +236,7 @@ begin
     -- no part of the audit is dropped while its trails come alive again
     perform pg_advisory_xact_lock_shared(hashtextextended('commandbus.audit.trails', 0));
     perform commandbus.require_batch(p_domain, p_batch_id);
+    perform commandbus.refuse_moved_batch(p_batch_id);
     perform commandbus.claim_ticket(p_batch_id);
     return (select count(*) from commandbus.requeue_commands(
         p_domain,
@@ -295,20 +292,21 @@ end $$;
 create or replace function commandbus.page_batch_commands(
     p_domain text, p_batch_id uuid, p_status text, p_from int, p_from_at timestamptz, p_from_id uuid,
     p_limit int, p_scan int default 20000
-) returns table (place int, command commandbus.command_bus_command)
+) returns table (place int, command commandbus.command_bus_command, moved_at timestamptz)
 language plpgsql stable as $$
 declare
     c_last constant int := 2147483647;
     v_next int;
     v_rows int;
     v_all  bigint;
+    v_went boolean;        -- its commands are in the history, or on their way there
 begin
-    select case p_status when 'COMPLETED' then b.completed_count when 'FAILED' then b.failed_count
+    select b.pruning_since is not null, case p_status when 'COMPLETED' then b.completed_count when 'FAILED' then b.failed_count
                          when 'CANCELED' then b.canceled_count
                          when 'IN_TROUBLESHOOTING_QUEUE' then b.in_troubleshooting_count
                          else b.total_count - b.completed_count - b.failed_count - b.canceled_count
                               - b.in_troubleshooting_count end
-      into v_all from commandbus.command_bus_batch b
+      into v_went, v_all from commandbus.command_bus_batch b
      where b.batch_id = p_batch_id and b.domain = p_domain;
     if not found or p_status is not null and v_all = 0 then
         return; -- the counters are those of the same snapshot
@@ -317,16 +315,28 @@ begin
         select c.sequence_no into v_next from commandbus.command_bus_command c
          where c.batch_id = p_batch_id and c.sequence_no >= coalesce(p_from, -c_last)
          order by c.sequence_no offset p_scan limit 1;
+        if v_went and v_next is null then
+            v_next := (select h.sequence_no from commandbus.command_bus_history h
+                        where h.batch_id = p_batch_id and h.domain = p_domain
+                          and h.sequence_no >= coalesce(p_from, -c_last)
+                        order by h.sequence_no offset p_scan limit 1);
+        end if;
     end if;
     return query
-    select c.sequence_no, c from commandbus.command_bus_command c
-     where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
-       and c.sequence_no >= coalesce(p_from, -c_last)
-       and (v_next is null or c.sequence_no < v_next)
-       and (p_from_at is null
-            or (c.sequence_no, c.created_at, c.command_id) > (p_from, p_from_at, p_from_id))
-       and (p_status is null or c.status = p_status)
-     order by c.sequence_no, c.created_at, c.command_id limit p_limit;
+    select (k.c).sequence_no, k.c, k.moved_at from (
+        (select c, null::timestamptz as moved_at from commandbus.command_bus_command c
+          where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
+            and c.sequence_no >= coalesce(p_from, -c_last)
+            and (v_next is null or c.sequence_no < v_next)
+            and (p_from_at is null
+                 or (c.sequence_no, c.created_at, c.command_id) > (p_from, p_from_at, p_from_id))
+            and (p_status is null or c.status = p_status)
+          order by c.sequence_no, c.created_at, c.command_id limit p_limit)
+        union all
+        select m.command, m.moved_at from commandbus.moved_children(
+               p_domain, p_batch_id, p_status, coalesce(p_from, -c_last), p_from_at, p_from_id, v_next, p_limit) m
+         where v_went) k
+     order by (k.c).sequence_no, (k.c).created_at, (k.c).command_id limit p_limit;
     get diagnostics v_rows = row_count;
     if v_rows >= p_limit or p_from is null and p_status not in ('PENDING', 'IN_PROGRESS')
                             and v_rows = v_all then
@@ -338,12 +348,20 @@ begin
         return next;
         return;
     end if;
+    if p_from is distinct from c_last then
+        p_from_at := null;
+    end if;
     return query
-    select c_last, c from commandbus.command_bus_command c
-     where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
-       and c.sequence_no is null
-       and (p_from is distinct from c_last or p_from_at is null
-            or (c.created_at, c.command_id) > (p_from_at, p_from_id))
-       and (p_status is null or c.status = p_status)
-     order by c.created_at, c.command_id limit p_limit - v_rows;
+    select c_last, k.c, k.moved_at from (
+        (select c, null::timestamptz as moved_at from commandbus.command_bus_command c
+          where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
+            and c.sequence_no is null
+            and (p_from_at is null or (c.created_at, c.command_id) > (p_from_at, p_from_id))
+            and (p_status is null or c.status = p_status)
+          order by c.created_at, c.command_id limit p_limit - v_rows)
+        union all
+        select m.command, m.moved_at from commandbus.moved_children(
+               p_domain, p_batch_id, p_status, null, p_from_at, p_from_id, null, p_limit - v_rows) m
+         where v_went) k
+     order by (k.c).created_at, (k.c).command_id limit p_limit - v_rows;
 end $$;

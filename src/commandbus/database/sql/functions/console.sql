@@ -125,6 +125,10 @@ begin
     select 'command', c.domain, c.status from commandbus.command_bus_command c
      where c.domain = any(v_domains) and c.command_id = p_id and commandbus.sees_batch(p_viewer, c.batch_id)
     union all
+    select 'command', r.domain, r.status from commandbus.command_bus_history_domain h
+     cross join lateral commandbus.history_rows(h.domain, array[p_id]) r
+     where h.domain = any(v_domains) and commandbus.sees_batch(p_viewer, r.batch_id)
+    union all
     select case when b.batch_type is null then 'batch' else 'ticket' end, b.domain, b.status
       from commandbus.command_bus_batch b
      where b.batch_id = p_id and b.domain = any(v_domains) and commandbus.sees_batch(p_viewer, b.batch_id)

@@ -65,7 +65,7 @@ begin
     return query
     select 'PRUNE_INTERRUPTED', b.domain::text, b.batch_id::text, null::bigint
       from commandbus.command_bus_batch b
-     where b.pruning_since < now() - interval '1 hour' and (p_domain is null or b.domain = p_domain);
+     where b.pruning_since < now() - interval '1 hour' and b.moved_to is null and (p_domain is null or b.domain = p_domain);
     return query
     select 'RETENTION_BEHIND', r.domain, r.kind || ' of ' || commandbus.iso8601(r.oldest), null::bigint
       from commandbus.retention_behind(p_domain) r;

@@ -23,7 +23,8 @@ drop function if exists commandbus.list_audit(
 drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);
 drop function if exists commandbus.page_troubleshooting(
     text, text, text, uuid, timestamptz, uuid, int, int);
--- These three returned something else.
+-- These four returned something else.
+drop function if exists commandbus.page_batch_commands(text, uuid, text, int, timestamptz, uuid, int, int);
 drop function if exists commandbus.domain_rates(text[]);
 drop function if exists commandbus.make_gates(text, text[]);
 drop function if exists commandbus.gates_of(text, timestamptz, bigint[], uuid[]);

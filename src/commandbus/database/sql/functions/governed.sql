@@ -119,8 +119,7 @@ declare
     v_is_own   boolean;
 begin
     -- A repeat may come when the time of its command is over, which would be refused of a new one.
-    if not (p_command ? 'expires_at' and exists (
-           select from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = v_id))
+    if not (p_command ? 'expires_at' and exists (select from commandbus.sent_as(p_domain, v_id)))
        and commandbus.offer_commands(
            p_domain, jsonb_build_array(p_command), null, p_on_behalf ->> 'user') = '{}' then
         perform commandbus.remember_sender(p_domain, array[v_id], p_digests[1:1], p_on_behalf);
@@ -128,10 +127,8 @@ begin
         return query select 'sent', 'PENDING';
         return;
     end if;
-    select s.sent_by = p_on_behalf ->> 'user' and s.digest = any(p_digests), c.status into v_is_own, status
-      from commandbus.command_bus_sender s
-      join commandbus.command_bus_command c on c.domain = s.domain and c.command_id = s.command_id
-     where s.domain = p_domain and s.command_id = v_id;
+    select s.sent_by = p_on_behalf ->> 'user' and s.digest = any(p_digests), s.status into v_is_own, status
+      from commandbus.sent_as(p_domain, v_id) s;
     return query select case when v_is_own then 'repeat' else 'refused' end,
                         case when v_is_own then status end;
 end $$;

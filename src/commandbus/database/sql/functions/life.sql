@@ -107,7 +107,7 @@ declare
 begin
     select c.command_type, c.status, c.reply_queue, c.updated_at
       into command_reply.command_type, v_status, v_queue, v_ended
-      from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = p_command_id;
+      from commandbus.known_command(p_domain, p_command_id) c;
     if not found then
         return;
     end if;
@@ -158,7 +158,7 @@ begin
         '         where a.command_id = $2 and a.domain = $1 and a.event_type = ''OPERATOR_RETRY'' and'
         '               a.details_json ? ''edited'''
         '         order by a.ts desc, a.audit_id desc limit $3) e'
-        '  join commandbus.command_bus_command c on c.domain = $1 and c.command_id = $2'
+        ' cross join commandbus.known_command($1, $2) c'
         ' order by e.ts desc, e.audit_id desc',
         'a_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_command_id, p_limit;
 end $$;
@@ -181,9 +181,8 @@ language sql stable as $$
            r.stands,
            coalesce(commandbus.command_meta(c.domain, c.command_id)::jsonb ->> 'traceparent',
                     r.body::jsonb -> 'meta' ->> 'traceparent')
-      from commandbus.command_bus_command c
+      from commandbus.known_command(p_domain, p_command_id) c
       left join commandbus.command_bus_troubleshooting t
-        on t.domain = c.domain and t.command_id = c.command_id
+        on t.domain = p_domain and t.command_id = p_command_id
       cross join lateral commandbus.command_reply(c.domain, c.command_id) r
-     where c.domain = p_domain and c.command_id = p_command_id
 $$;

@@ -80,7 +80,7 @@ begin
          where c.amount > 0
            -- what processes tell every database that they use
            and c.part not in ('command_bus_secret_key', 'command_bus_governed_type', 'command_bus_retention',
-                              'command_bus_setting', 'command_bus_flow');
+                              'command_bus_setting', 'command_bus_flow', 'command_bus_history_domain');
         if v_found is not null then
             raise exception 'shard % has rows of domain % from an earlier stay: %', quote_literal(p_to_shard),
                 quote_literal(p_domain), v_found

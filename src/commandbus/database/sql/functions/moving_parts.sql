@@ -16,6 +16,8 @@ language sql stable as $$
         (2, 'command_bus_command', 'command_id', 'domain command_id', null,
             't.status in (''COMPLETED'', ''CANCELED'', ''FAILED'')'),
         (3, 'command_bus_payload_archive', 'command_id', 'domain command_id', null, 'true'),
+        (4, 'command_bus_history_domain', 'domain', 'domain', null, null),
+        (5, 'command_bus_history', 'history_no', 'domain history_no', null, 'true'),
         (10, 'command_bus_sender', 'command_id', 'command_id domain', null, 'true'),
         (11, 'command_bus_failure_group', 'fingerprint', 'domain fingerprint', null, null),
         (12, 'command_bus_group_sample', 'fingerprint hour', 'domain fingerprint hour', null, null),
@@ -201,6 +203,10 @@ declare
     v_stored  text;
 begin
     v_c := commandbus.move_condition(v_move.domain, p_part, p_is_early, p_after, p_upto);
+    if p_part = 'command_bus_history' and p_rows <> '{}' then
+        perform commandbus.make_history_parts(v_move.domain, min(x.history_no), max(x.history_no))
+          from unnest(p_rows::commandbus.command_bus_history[]) x;
+    end if;
     v_columns := array(select quote_ident(m.name) from commandbus.move_columns(v_c.o_relation) m where m.is_stored);
     v_stored := array_to_string(v_columns, ', ');
     execute format(
@@ -245,8 +251,16 @@ language plpgsql as $$
 declare
     v_move commandbus.command_bus_move := commandbus.require_removal(p_move_id);
     v_c    record;
-    v_gone int;
+    v_gone int := 0;
 begin
+    if p_part = 'command_bus_history' then
+        -- as a whole; and in a table of parts a ctid is no single row
+        perform set_config('lock_timeout', '2s', true); -- who looks for an id waits behind us
+        for v_c in select p.part from commandbus.history_parts(v_move.domain) p loop
+            execute format('drop table %s', v_c.part);
+        end loop;
+        return v_gone;
+    end if;
     v_c := commandbus.move_condition(v_move.domain, p_part, false, null, null);
     -- Of an archive in parts more may go: it has several rows of one place, and all of them belong to the domain.
     execute format('delete from %1$s t where t.ctid = any(array(select t.ctid from %1$s t where %2$s limit $2))',

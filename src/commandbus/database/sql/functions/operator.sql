@@ -22,6 +22,7 @@ begin
       into v_status
       from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = v_id;
     if v_status is null then
+        perform commandbus.refuse_moved(p_domain, v_id);
         raise exception 'no command % in domain %', v_id, quote_literal(p_domain)
             using errcode = 'CB002', detail = v_id::text;
     end if;

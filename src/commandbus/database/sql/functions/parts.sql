@@ -100,6 +100,6 @@ begin
                    case when p_options ~ '^\w+ ?= ?[\w.+-]+(, \w+ ?= ?[\w.+-]+)*$' then 'with (' || p_options || ')' else '' end);
     o_part := format('%s.%I', v_schema, p_prefix || v_cut)::regclass;
     o_did := 'made the part from ' || v_cut || ' on';
-exception when lock_not_available then
+exception when lock_not_available or deadlock_detected then
     o_did := null;                                      -- the next time
 end $$;

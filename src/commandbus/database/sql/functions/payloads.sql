@@ -23,8 +23,7 @@ declare
     v_msg_id bigint;
     v_found  text;
 begin
-    select c.msg_id into v_msg_id from commandbus.command_bus_command c
-     where c.domain = p_domain and c.command_id = p_command_id;
+    select c.msg_id into v_msg_id from commandbus.known_command(p_domain, p_command_id) c;
     if not found or not commandbus.queue_exists(p_domain || '.commands') then
         return null;
     end if;
@@ -59,8 +58,7 @@ language sql stable as $$
     select c.command_type, commandbus.command_payload(c.domain, c.command_id),
            array(select k.key from commandbus.command_bus_secret_key k
                   where k.domain = c.domain and k.command_type = c.command_type)
-      from commandbus.command_bus_command c
-     where c.domain = p_domain and c.command_id = p_command_id
+      from commandbus.known_command(p_domain, p_command_id) c
 $$;
 
 -- The payloads of commands that are parked now, with the message that each is from. Without data: the

@@ -92,11 +92,15 @@ begin
             (c_before_17, array['commandbus.run_bulk_chunk']),
             (c_custom, array[
                 'commandbus.query_commands', 'commandbus.bulk_matches',
-                'commandbus.drop_audit_parts', 'commandbus.count_audit_part', 'commandbus.drop_archive_parts']),
+                'commandbus.drop_audit_parts', 'commandbus.count_audit_part', 'commandbus.drop_archive_parts',
+                'commandbus.due_history', 'commandbus.count_due_history']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',
                 'commandbus.list_audit', 'commandbus.page_batch_commands', 'commandbus.group_trends',
-                'commandbus.list_people', 'commandbus.find_id', 'commandbus.seal_state']),
+                'commandbus.list_people', 'commandbus.find_id', 'commandbus.seal_state', 'commandbus.search_history',
+                'commandbus.history_window', 'commandbus.history_floor', 'commandbus.moved_children',
+                'commandbus.history_rows_anew']),
+            ('set enable_seqscan = off set plan_cache_mode = force_generic_plan', array['commandbus.history_rows_once']),
             -- Along the index that has the order, never along one that has only the time: what is rare
             -- would be looked for in all that there is.
             (c_custom || ' set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off'

@@ -4,7 +4,9 @@
 -- touched: not the command, not its batch, payload, archived message or audit. A run removes the
 -- audit first and the commands last, so that what one kind looks at is there till the end.
 --   kinds: audit; archives (PGMQ's, of commands); replies (unread, archived and in the inbox);
---   commands (finished ones, and finished batches as a whole, with payloads, loads and metrics)
+--   commands (finished ones, and finished batches as a whole, with payloads, loads and metrics); where there is a rule
+--   for the history they are moved there, and a batch stays as long as its commands do (history.sql)
+--   history (what was moved, in whole parts)
 
 -- How long to keep a kind; p_domain null: in all domains that say nothing else; p_keep null: without limit.
 create or replace function commandbus.set_retention(
@@ -15,12 +17,12 @@ begin
     if p_domain is not null then
         perform commandbus.check_domain(p_domain);
     end if;
-    if p_kind is null or p_kind not in ('audit', 'archives', 'replies', 'commands')
+    if p_kind is null or p_kind not in ('audit', 'archives', 'replies', 'commands', 'history')
        or not p_keep between interval '1 minute' and interval '1000 years' then
         raise exception 'no such retention: % of %', coalesce(p_keep::text, 'no limit'),
             coalesce(quote_literal(p_kind), 'null')
             using errcode = 'CB007',
-                  hint = 'use audit, archives, replies or commands, one minute at least, a thousand years at most';
+                  hint = 'use audit, archives, replies, commands or history, one minute at least, a thousand years at most';
     end if;
     insert into commandbus.command_bus_retention as r (domain, kind, keep, updated_by)
     values (coalesce(p_domain, '*'), p_kind, p_keep, p_actor)
@@ -43,7 +45,7 @@ returns table (domain text, kind text, before timestamptz)
 language sql stable as $$
     select d.name, k.kind, now() - r.keep
       from commandbus.doctor_domains(p_domain) d(name)
-     cross join unnest(array['audit', 'archives', 'replies', 'commands'])
+     cross join unnest(array['audit', 'archives', 'replies', 'history', 'commands'])
            with ordinality as k(kind, place)
      cross join lateral (
            select r.keep from commandbus.command_bus_retention r
@@ -283,8 +285,12 @@ declare
     v_id    uuid := coalesce(split_part(p_after, '/', 2), commandbus.nobody()::text)::uuid;
     v_seen  int;
     v_ids   uuid[];
+    v_moves boolean := commandbus.goes_to_history(p_domain);
 begin
     perform commandbus.refuse_while_moving(p_domain);
+    if v_moves then
+        perform commandbus.claim_history(p_domain);
+    end if;
     select count(*), array_agg(p.command_id) filter (where p.domain = p_domain),
            (array_agg(commandbus.iso8601(p.created_at) || '/' || p.command_id
                       order by p.created_at desc, p.command_id desc))[1]
@@ -297,10 +303,20 @@ begin
                     where c.domain = p_domain and c.command_id = any(v_ids) and c.batch_id is null
                       and c.status in ('COMPLETED', 'CANCELED', 'FAILED') and c.updated_at < p_before
                     order by c.command_id for update);
-    perform commandbus.remove_commands(p_domain, v_ids);
-    o_pruned := jsonb_build_object('commands', cardinality(v_ids));
+    if v_moves then
+        perform commandbus.put_in_history(p_domain, v_ids);
+    else
+        perform commandbus.remove_commands(p_domain, v_ids);
+    end if;
+    o_pruned := jsonb_build_object(commandbus.prune_word('commands', v_moves), cardinality(v_ids));
     o_is_done := v_seen < p_limit;
 end $$;
+
+-- What a run says of what it did.
+create or replace function commandbus.prune_word(p_what text, p_moves boolean) returns text
+language sql immutable as $$
+    select case when p_moves then p_what || ' moved to the history' else p_what end
+$$;
 
 -- Rows of commands that have ended, locked by the caller, with their payloads and who sent them.
 create or replace function commandbus.remove_commands(p_domain text, p_command_ids uuid[])
@@ -314,4 +330,13 @@ begin
     delete from commandbus.command_bus_command c
      where c.domain = p_domain and c.command_id = any(p_command_ids)
        and c.status in ('COMPLETED', 'CANCELED', 'FAILED');
+end $$;
+
+-- Batches of which no command is left, with what belongs to them.
+create or replace function commandbus.remove_batches(p_batch_ids uuid[]) returns void
+language plpgsql as $$
+begin
+    delete from commandbus.command_bus_creation_metric m where m.batch_id = any(p_batch_ids);
+    delete from commandbus.command_bus_dispatch d where d.batch_id = any(p_batch_ids);
+    delete from commandbus.command_bus_batch b where b.batch_id = any(p_batch_ids); -- its load too
 end $$;

@@ -2,9 +2,10 @@
 --
 -- A batch that is to go is marked first, in a commit of its own: from then on it cannot be opened
 -- again (move_batch_counters refuses), so its commands stay as they are and can be removed in chunks,
--- and the batch last. A run that is cut off in between is gone on with by the next.
+-- and the batch last. A run that is cut off in between is gone on with by the next. Where commands are moved to the history,
+-- the batch is not removed but says so (moved_to, history_since), and goes with the last of them.
 
--- Removes p_limit commands at most of batches that are marked, and marks some more.
+-- Removes, or moves, p_limit commands at most of batches that are marked, and marks some more.
 create or replace function commandbus.prune_batches(
     p_domain text, p_before timestamptz, p_limit int, p_after text default null,
     p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
@@ -19,11 +20,15 @@ declare
     v_batches  int := 0;
     v_marked   int;
     v_seen     int;
+    v_moves    boolean := commandbus.goes_to_history(p_domain);
 begin
     perform commandbus.refuse_while_moving(p_domain);
+    if v_moves then
+        perform commandbus.claim_history(p_domain);
+    end if;
     for v_batch in
         select b.batch_id from commandbus.command_bus_batch b
-         where b.pruning_since is not null and b.domain = p_domain
+         where b.pruning_since is not null and b.moved_to is null and b.domain = p_domain
          order by b.batch_id limit p_limit
     loop
         -- command -> batch: nobody else wants both, but the order is one everywhere.
@@ -31,7 +36,11 @@ begin
                         where c.batch_id = v_batch and c.domain = p_domain
                           and c.status in ('COMPLETED', 'CANCELED', 'FAILED')
                         order by c.command_id limit p_limit - v_commands for update);
-        perform commandbus.remove_commands(p_domain, v_ids);
+        if v_moves then
+            perform commandbus.put_in_history(p_domain, v_ids);
+        else
+            perform commandbus.remove_commands(p_domain, v_ids);
+        end if;
         v_commands := v_commands + cardinality(v_ids);
         if exists (select from commandbus.command_bus_command c where c.batch_id = v_batch) then
             if v_ids = '{}' and v_commands < p_limit then
@@ -40,9 +49,14 @@ begin
                  where b.batch_id = v_batch;
             end if;
         else
-            delete from commandbus.command_bus_creation_metric m where m.batch_id = v_batch;
-            delete from commandbus.command_bus_dispatch d where d.batch_id = v_batch;
-            delete from commandbus.command_bus_batch b where b.batch_id = v_batch; -- its load too
+            if v_moves then
+                update commandbus.command_bus_batch b
+                   set history_since = clock_timestamp(),
+                       moved_to = (select h.last_no from commandbus.command_bus_history_domain h where h.domain = p_domain)
+                 where b.batch_id = v_batch;
+            else
+                perform commandbus.remove_batches(array[v_batch]);
+            end if;
             v_batches := v_batches + 1;
         end if;
         exit when v_commands >= p_limit;
@@ -50,7 +64,7 @@ begin
 
     with page as (
         select b.batch_id, b.created_at from commandbus.command_bus_batch b
-         where b.created_at < p_before and b.created_at >= v_from
+         where b.moved_to is null and b.created_at < p_before and b.created_at >= v_from
            and (b.created_at, b.batch_id) > (v_from, v_id)
          order by b.created_at, b.batch_id limit p_limit
     ), due as (
@@ -66,10 +80,11 @@ begin
            coalesce((array_agg(commandbus.iso8601(p.created_at) || '/' || p.batch_id
                                order by p.created_at desc, p.batch_id desc))[1], p_after)
       into v_seen, v_marked, o_after from page p;
-    o_pruned := jsonb_build_object('commands', v_commands, 'batches', v_batches);
+    o_pruned := jsonb_build_object(commandbus.prune_word('commands', v_moves), v_commands,
+                                   commandbus.prune_word('batches', v_moves), v_batches);
     o_is_done := v_seen < p_limit and v_marked = 0 and not exists (
         select from commandbus.command_bus_batch b
-         where b.pruning_since is not null and b.domain = p_domain);
+         where b.pruning_since is not null and b.moved_to is null and b.domain = p_domain);
 end $$;
 
 -- How many a run would remove, exactly, if nothing changed meanwhile. Reads, and writes nothing.
@@ -107,20 +122,23 @@ begin
         return query
         with batch as (
             select b.batch_id from commandbus.command_bus_batch b
-             where b.domain = p_domain and (b.completed_at < p_before or b.pruning_since is not null)
+             where b.domain = p_domain and b.moved_to is null
+               and (b.completed_at < p_before or b.pruning_since is not null)
         )
-        select 'commands', count(*) from commandbus.command_bus_command c
+        select commandbus.prune_word('commands', commandbus.goes_to_history(p_domain)), count(*) from commandbus.command_bus_command c
          where c.domain = p_domain and c.status in ('COMPLETED', 'CANCELED', 'FAILED')
            and (c.batch_id is null and c.updated_at < p_before
                 or c.batch_id in (select b.batch_id from batch b))
         union all
-        select 'batches', count(*) from batch;
+        select commandbus.prune_word('batches', commandbus.goes_to_history(p_domain)), count(*) from batch;
+    elsif p_kind = 'history' then
+        return query select * from commandbus.count_due_history(p_domain, p_before);
     end if;
 end $$;
 
 -- A chunk of pruning by the rules, for workers: of what a rule wants removed and no more, whatever p_before says.
 -- The functions that do it are the owner's, because they remove what they are told to.
---   p_what: audit, archives, replies, commands or batches
+--   p_what: audit, archives, replies, history, commands or batches
 create or replace function commandbus.prune_due(
     p_what text, p_domain text, p_before timestamptz, p_limit int, p_after text default null,
     p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
@@ -159,6 +177,9 @@ begin
     when 'replies' then
         select p.* into o_pruned, o_after, o_is_done
           from commandbus.prune_replies(p_domain, v_before, p_limit, p_after, p_actor) p;
+    when 'history' then
+        select p.* into o_pruned, o_after, o_is_done
+          from commandbus.prune_history(p_domain, v_before, p_limit, p_after, p_actor) p;
     when 'commands' then
         select p.* into o_pruned, o_after, o_is_done
           from commandbus.prune_commands(p_domain, v_before, p_limit, p_after, p_actor) p;
@@ -233,6 +254,12 @@ begin
                     commandbus.is_old_reply(v_table))
                    into oldest using v_due.before, p_look, oldest;
             end loop;
+        end if;
+        if v_due.kind = 'history' then
+            oldest := (select min(h.moved_at) from commandbus.command_bus_history h
+                        where h.domain = v_due.domain and h.history_no in (
+                              select p.first_no from commandbus.history_parts(v_due.domain) p
+                               where p.part = any((commandbus.due_history(v_due.domain, v_due.before)).o_parts)));
         end if;
         if oldest is not null then
             return next;

@@ -20,6 +20,7 @@ language sql immutable as $$
         ('offer_new', '{sender,worker,api}'),
         ('offer_unique', '{sender,worker,api}'),
         ('send_unique', '{sender,worker,api}'),
+        ('known_ids', '{sender,worker,api}'),
         ('prune_unique', '{worker}'),
         -- batches, loads, and what is stored before it is queued
         ('create_batch', '{sender,worker,api}'),
@@ -209,6 +210,8 @@ language sql immutable as $$
         ('command_facts', '{operator,api,reader}'),
         ('query_commands', '{operator,api,reader}'),
         ('search_commands', '{operator,api,reader}'),
+        ('search_history', '{operator,api,reader}'),
+        ('moved_details', '{operator,api,reader}'),
         ('scheduled_commands', '{operator,api,reader}'),
         ('waiting_commands', '{operator,api,reader}'),
         ('due_at', '{worker,operator,api,reader}'),
@@ -267,6 +270,7 @@ language sql immutable as $$
         ('prune_replies', '{}'),
         ('prune_commands', '{}'),
         ('prune_batches', '{}'),
+        ('prune_history', '{}'),
         ('set_retention', '{}'),
         ('clear_retention', '{}'),
         ('change_setting', '{}'),
@@ -325,9 +329,12 @@ language sql immutable as $$
         ('command_bus_command', null, '{worker,operator,api,reader}'),
         -- which of many were sent, and how far a batch of its own is
         ('command_bus_command', 'domain command_id batch_id sequence_no status msg_id dispatch_status', '{sender}'),
+        ('command_bus_history', '-digest', '{worker,operator,api,reader}'),
+        ('command_bus_history_domain', null, '{operator,api,reader}'),
         ('command_bus_batch', '-on_complete request_digest', '{worker,operator,api,reader}'),
         ('command_bus_batch', 'batch_id domain name custom_data status total_count completed_count'
-            ' failed_count canceled_count in_troubleshooting_count created_at started_at completed_at',
+            ' failed_count canceled_count in_troubleshooting_count created_at started_at completed_at'
+            ' history_since',
             '{sender}'),
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
@@ -380,6 +387,7 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
+        ('command_bus_moved_ticket', null, '{worker,operator,api,reader}'),
         -- without the payload, and without what would let a digest prove a guess of it
         ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
         ('command_bus_look', null, '{operator,api,reader}'),

@@ -221,6 +221,9 @@ language sql stable as $$
         on c.domain = commandbus.queue_domain(m.queue_name) and c.command_id = p_command_id
      where m.queue_name like E'%\\_\\_commands'
     union
+    select h.domain from commandbus.command_bus_history_domain h
+     cross join lateral commandbus.history_rows(h.domain, array[p_command_id])
+    union
     select b.domain from commandbus.command_bus_batch b where b.batch_id = p_command_id
      order by 1
 $$;

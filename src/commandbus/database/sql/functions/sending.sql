@@ -106,6 +106,7 @@ declare
     v_places    timestamptz[];
     v_msg_ids   bigint[];
     v_inserted  uuid[];
+    v_new       uuid[];    -- of those, the ones that are not in the history
 begin
     perform commandbus.ensure_target(p_domain, p_batch_id);
 
@@ -153,13 +154,20 @@ begin
     )
     select array_agg(f.command_id) into v_inserted from fresh f;
 
-    if cardinality(v_inserted) is distinct from cardinality(v_ids) then
+    v_new := v_inserted;
+    if v_inserted is not null and pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is not null then
+        -- after the insert: history.sql has the race
+        v_new := array(select i from unnest(v_inserted) i
+                       except select k from unnest(commandbus.known_in_history(p_domain, v_inserted)) k);
+    end if;
+
+    if cardinality(v_new) is distinct from cardinality(v_ids) then
         -- No savepoint is needed, and none is paid for by the calls that meet no duplicate.
         perform commandbus.take_back(p_domain, v_msg_ids, v_inserted);
         perform commandbus.forget_keys(p_domain, v_flow.ordering_key);
         return coalesce(
             (select array_agg(distinct d.id) from unnest(v_ids) d(id)
-              where v_inserted is null or d.id <> all(v_inserted)),
+              where v_new is null or d.id <> all(v_new)),
             -- every id is new, but one stands twice in the call
             (select array_agg(d.id) from (
                 select x.id from unnest(v_ids) x(id) group by x.id having count(*) > 1) d));
@@ -215,6 +223,12 @@ begin
     if not found then
         perform commandbus.take_back(p_domain, array[v_msg_id], '{}');
         return array[p_command_id];
+    elsif pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is not null then
+        -- after the insert: history.sql has the race
+        if commandbus.known_in_history(p_domain, array[p_command_id]) <> '{}' then
+            perform commandbus.take_back(p_domain, array[v_msg_id], array[p_command_id]);
+            return array[p_command_id];
+        end if;
     end if;
     if p_batch_id is not null then
         perform commandbus.join_batch(p_domain, p_batch_id, 1);
@@ -242,6 +256,7 @@ declare
     v_ids     uuid[] := string_to_array(p_ids, ',')::uuid[];
     v_replies text[] := string_to_array(p_replies, ',');
     v_msg_ids bigint[];
+    v_known   uuid[];
 begin
     if commandbus.setting('command_id_scope') = 'global' then
         -- The sender did not know: ids of other domains are not looked for here.
@@ -262,6 +277,15 @@ begin
                   string_to_array(p_relations, ',')::uuid[], string_to_array(p_limits, ',')::int[],
                   v_msg_ids) as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id)
      order by i.command_id;
+    if pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is not null then
+        -- after the insert: history.sql has the race
+        v_known := commandbus.known_in_history(p_domain, v_ids);
+        if v_known <> '{}' then
+            raise exception 'already sent in domain %: %', quote_literal(p_domain), array_to_string(v_known[1:5], ', ')
+                using errcode = 'CB001', detail = array_to_json(v_known)::text,
+                      hint = 'nothing of this call was created';
+        end if;
+    end if;
     if p_batch_id is not null then
         perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
     end if;

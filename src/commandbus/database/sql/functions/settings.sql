@@ -13,12 +13,14 @@ language plpgsql as $$
 begin
     if not (p_name = 'command_id_scope' and p_value in ('domain', 'global')
             or p_name = 'payload_archive' and p_value in ('on', 'off')
-            or p_name in ('audit_part_rows', 'archive_part_rows') and p_value ~ '^[1-9]\d{3,8}$') then
+            or p_name in ('audit_part_rows', 'archive_part_rows', 'history_part_rows') and p_value ~ '^[1-9]\d{3,8}$') then
         raise exception 'no such setting: % = %', quote_literal(p_name), quote_literal(p_value)
             using errcode = 'CB007';
     end if;
     if p_name = 'command_id_scope' and p_value = 'global' and exists (
-        select from commandbus.command_bus_command c group by c.command_id having count(*) > 1) then
+        select from (select c.domain, c.command_id from commandbus.command_bus_command c
+                     union all select h.domain, h.command_id from commandbus.command_bus_history h) c
+         group by c.command_id having count(*) > 1) then
         raise exception 'some command ids stand in two domains, so ids cannot be made global'
             using errcode = 'CB007';
     end if;

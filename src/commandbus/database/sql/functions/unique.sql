@@ -9,11 +9,13 @@
 create or replace function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
 language plpgsql as $$
 begin
-    if commandbus.setting('command_id_scope') = 'global' then
-        return array(select i.id from unnest(p_command_ids) i(id) where commandbus.is_sent_anywhere(i.id));
-    end if;
-    return array(select c.command_id from commandbus.command_bus_command c
-                  where c.domain = p_domain and c.command_id = any(p_command_ids));
+    p_command_ids := array(select distinct i from unnest(p_command_ids) i);
+    return case when commandbus.setting('command_id_scope') = 'global'
+                then array(select i.id from unnest(p_command_ids) i(id) where commandbus.is_sent_anywhere(i.id))
+                else array(select c.command_id from commandbus.command_bus_command c
+                            where c.domain = p_domain and c.command_id = any(p_command_ids)) end
+        || case when pg_sequence_last_value('commandbus.command_bus_history_part'::regclass) is not null
+                then commandbus.known_in_history(p_domain, p_command_ids) else '{}' end;
 end $$;
 
 -- Sends the commands whose id was not sent before, and returns which were left out, as numbers from 1. An id that is

@@ -227,13 +227,9 @@ end $$;
 create or replace function commandbus.sent_before(p_domain text, p_command_id uuid, p_digests bytea[], p_user text)
 returns table (verdict text, status text)
 language sql volatile as $$
-    select case when s.is_own then 'repeat' else 'refused' end, case when s.is_own then c.status end
-      from commandbus.command_bus_command c
-     cross join lateral (
-           select coalesce(bool_or(s.sent_by = p_user and s.digest = any(p_digests)), false) as is_own
-             from commandbus.command_bus_sender s
-            where s.domain = c.domain and s.command_id = c.command_id) s
-     where c.domain = p_domain and c.command_id = p_command_id
+    select case when o.is_own then 'repeat' else 'refused' end, case when o.is_own then s.status end
+      from commandbus.sent_as(p_domain, p_command_id) s
+     cross join lateral (select coalesce(s.sent_by = p_user and s.digest = any(p_digests), false) as is_own) o
 $$;
 
 -- send_for with a unique_key. What comes over HTTP replaces only what the same user sent over HTTP, and nothing of a

@@ -41,7 +41,6 @@ begin
                           and g.fingerprint = p_event.details_json ->> 'group' and not g.is_governed);
     end if;
     return p_event.event_type <> 'DOCTOR_REPAIR' or not exists (
-        select from commandbus.command_bus_command c
-         where c.domain = p_event.domain and c.command_id = p_event.command_id
-           and not commandbus.sees_batch(p_viewer, c.batch_id));
+        select from commandbus.known_command(p_event.domain, p_event.command_id) c
+         where not commandbus.sees_batch(p_viewer, c.batch_id));
 end $$;

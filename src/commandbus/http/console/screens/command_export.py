@@ -26,7 +26,8 @@ async def export(view: Show, criteria: Criteria, form: ExportFormat) -> Response
     place = place_of(view, criteria["domain"])
     if place == "":
         raise InvalidSettingError("choose a domain first")
-    found = view.bus.search.every_command(**{**criteria, "domain": place}, viewer=view.viewer)
+    asked = {**criteria, "domain": place, "history": bool(criteria["history"])}
+    found = view.bus.search.every_command(**asked, viewer=view.viewer)
 
     rows = (CommandView.of(each).model_dump(mode="json") async for each in found)
     return await file_of(view, "commands", rows, list(CommandView.model_fields), form)

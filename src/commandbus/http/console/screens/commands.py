@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from commandbus.http.console.formats import look_of, now
 from commandbus.http.console.queries import (
+    ChoiceFilter,
     CodeFilter,
     DomainFilter,
     IdFilter,
@@ -51,11 +52,13 @@ def _criteria(
     created_before: MomentFilter = None,
     correlation_id: IdFilter = None,
     batch_id: IdFilter = None,
+    history: ChoiceFilter = None,
 ) -> dict[str, Any]:
     return {
         "domain": domain, "status": status, "command_type": command_type,
         "error_code": error_code, "created_after": created_after,
         "created_before": created_before, "correlation_id": correlation_id, "batch_id": batch_id,
+        "history": history or None,
     }  # fmt: skip
 
 
@@ -76,7 +79,7 @@ async def show(
     place = place_of(view, criteria["domain"])
     if place == "":
         return view.page("troubleshooting/choose.html", "Commands")
-    asked = {**criteria, "domain": place}
+    asked = {**criteria, "domain": place, "history": bool(criteria["history"])}
     page = await view.bus.search.commands(**asked, viewer=view.viewer, **paging)
     is_first = paging["cursor"] is None
     given = {name: value for name, value in criteria.items() if value is not None}
@@ -108,12 +111,18 @@ async def show(
 def _said(value: Any) -> str | datetime:
     if isinstance(value, CommandStatus):
         return look_of(value).word
+    if value is True:
+        return "in the history"
     return value if isinstance(value, datetime) else str(value)
 
 
 def _plain(given: dict[str, Any]) -> dict[str, str]:
     return {
-        name: value.isoformat() if hasattr(value, "isoformat") else str(value)
+        name: value.isoformat()
+        if hasattr(value, "isoformat")
+        else "true"
+        if value is True
+        else str(value)
         for name, value in given.items()
     }
 
@@ -136,6 +145,7 @@ def _cli(given: dict[str, Any]) -> str:
     for name, option in names.items():
         if name in given:
             words += [option, _plain(given)[name]]
+    words += ["--history"] if "history" in given else []
     return shlex.join(words)
 
 

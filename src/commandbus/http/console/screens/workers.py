@@ -39,6 +39,7 @@ KINDS = {
     "audit": "Events of what has ended",
     "archives": "Archived messages, with the payloads of what has ended",
     "replies": "Replies that nobody took",
+    "history": "Commands and batches that were moved to the history",
     "commands": "Commands and batches that have ended",
 }
 #: The chore that removes it.
