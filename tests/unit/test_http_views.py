@@ -102,7 +102,8 @@ def test_a_page_of_the_bus_becomes_a_page_of_views() -> None:
 _COMMAND = (
     "domain command_id command_type status attempts max_attempts lease_expires_at last_error_type "
     "last_error_code last_error_msg created_at updated_at reply_queue correlation_id batch_id "
-    "leased_by deliver_at expires_at priority ordering_key limit_key due_at waiting_for"
+    "leased_by deliver_at expires_at priority ordering_key limit_key due_at waiting_for "
+    "history_since"
 )
 _TICKET = (
     "batch_id domain batch_type child_count success_count failed_count pending_count "
@@ -151,7 +152,7 @@ SHOWN_FIELDS = {
     "LoadResultView": "status batch_id checkpoints tasks_committed failed_checkpoint tasks_failed "
     "recovery_possible error line",
     "BatchView": "batch_id domain name custom_data status total_count completed_count failed_count "
-    "canceled_count in_troubleshooting_count created_at started_at completed_at",
+    "canceled_count in_troubleshooting_count created_at started_at completed_at history_since",
     "BulkItemView": "item_no command_id outcome detail acted_at",
     "BulkMatchView": "fingerprint command_type error_class error_code message matched",
     "BatchErrorView": "code parked failed sample_command_id sample_message",

@@ -50,7 +50,7 @@ _FACTS: LiteralString = "select * from {schema}.command_facts(%s, %s)"
 _SIBLINGS: LiteralString = (
     "(select "  # noqa: S608  (literals only)
     + COMMAND_COLUMNS
-    + ", null::timestamptz from {schema}.command_bus_command c where "
+    + ", cast(null as timestamptz) from {schema}.command_bus_command c where "
     "(c.domain, c.command_id) in (select s.domain, s.command_id"
     " from {schema}.command_bus_command s where s.correlation_id = %s and s.command_id <> %s"
     " and {schema}.visible_batch(cast(%s as text), s.batch_id)"
