@@ -19,8 +19,11 @@ from tests.killed_moves import Killed, kill_at
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(600)]
 
-#: What brokers, dispatches and edits of governed children have; other tests move these.
-NOT_HERE = {"command_bus_dispatch", "command_bus_edit", "command_bus_unconfirmed"}
+#: What brokers, dispatches, edits of governed children and the history have; other tests move these.
+NOT_HERE = {
+    "command_bus_dispatch", "command_bus_edit", "command_bus_unconfirmed",
+    "command_bus_history", "command_bus_history_domain",
+}  # fmt: skip
 #: How the server of tests is set up, and a reply that was archived above.
 NOT_OF_DOMAINS = {"DURABILITY_OFF", "AUTOVACUUM_OFF", "REPLIES_REFUSED"}
 QUICK = Settings(user_cooldown_seconds=0, max_user_pending_batches=50, poll_max_seconds=0.05)
