@@ -19,7 +19,7 @@ from tests.killed_moves import Killed, kill_at
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(600)]
 
-#: What brokers, dispatches, edits of governed children and the history have; other tests move these.
+#: What brokers, dispatches, edits of governed children and the history have: others move these.
 NOT_HERE = {
     "command_bus_dispatch", "command_bus_edit", "command_bus_unconfirmed",
     "command_bus_history", "command_bus_history_domain",
