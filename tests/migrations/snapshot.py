@@ -77,6 +77,13 @@ select 'setting', name, value from {}.command_bus_setting
 _VOLATILITY = {"i": "immutable", "s": "stable", "v": "volatile"}
 
 
+#: What planner.sql sets for some functions on servers before PostgreSQL 17 only.
+BEFORE_17 = frozenset(
+    f"{name}=0"
+    for name in ("random_page_cost", "seq_page_cost", "cpu_operator_cost", "cpu_index_tuple_cost")
+)
+
+
 async def describe(conn: psycopg.AsyncConnection[Any], schema: str = DEFAULT_SCHEMA) -> str:
     """Describe everything in a schema, under the default name whatever it is called."""
 
@@ -114,7 +121,10 @@ async def describe(conn: psycopg.AsyncConnection[Any], schema: str = DEFAULT_SCH
             )
             options = [function["language"], _VOLATILITY[function["volatile"]]]
             options += ["security definer"] if function["is_definer"] else []
-            options += [f"set {setting}" for setting in function["config"] or ()]
+            options += [
+                f"set {setting}" for setting in function["config"] or ()
+                if setting not in BEFORE_17
+            ]  # fmt: skip
             lines.append(f"    {', '.join(options)}, body {body}")
         lines.append("")
         for record in await rows(_RECORDS.format(schema, schema)):
