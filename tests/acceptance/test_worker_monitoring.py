@@ -105,6 +105,7 @@ async def test_a_worker_serves_its_metrics_and_health(
         assert await worker.ended() == 0
 
 
+@pytest.mark.long
 async def test_a_worker_whose_threads_are_all_stuck_gives_up_if_it_is_told_to(
     dsn: str, bus: CommandBus, folder: Path
 ) -> None:

@@ -69,6 +69,7 @@ async def poison(conn: Any, text: str) -> int:
     return done
 
 
+@pytest.mark.long
 async def test_what_rows_say_is_text_on_every_screen(bus: CommandBus, conn: Any) -> None:
     world = await full(bus, World())
     wrong: list[str] = []

@@ -44,6 +44,7 @@ async def polled(client: Any, name: str, path: str = "/console/workers") -> dict
     return found
 
 
+@pytest.mark.long
 async def test_twenty_tabs_and_fifty_users_without_a_stream_share_one_look(
     bus: CommandBus, asked: list[str]
 ) -> None:

@@ -127,6 +127,7 @@ async def forever(
             await act(bus, chance)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120 + 3 * RUNS)
 async def test_on_a_healthy_database_under_load_the_doctor_finds_nothing(
     dsn: str, conn: psycopg.AsyncConnection[Any]

@@ -179,6 +179,7 @@ def far_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     time.tzset()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("far_zone")
 def test_the_command_line_has_an_answer_to_times_at_the_edges(run: Callable[[str], Result]) -> None:
     assert run("send shop Work").exit_code == 0

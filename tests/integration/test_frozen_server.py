@@ -95,6 +95,7 @@ async def left(work: Any) -> DatabaseUnavailableError:
     return caught.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_foreign", [False, True], ids=["our pool", "a pool of the application"])
 async def test_a_send_leaves_a_frozen_server_and_may_be_repeated(
     own_server: Server, own_dsn: str, is_foreign: bool
@@ -132,6 +133,7 @@ def has_warned(caplog: pytest.LogCaptureFixture, part: str) -> bool:
     return any(each.name == name and each.levelname == "WARNING" for each in caplog.records)
 
 
+@pytest.mark.long
 async def test_a_worker_leaves_a_frozen_server_and_goes_on_when_it_is_back(
     own_server: Server, own_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,6 +103,7 @@ async def has_settled(address: str) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_a_failover_behind_haproxy_loses_nothing_and_doubles_nothing(
     pair: Pair, tmp_path: Path

@@ -41,6 +41,7 @@ def pair() -> Iterator[Pair]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_commits_that_hang_do_not_use_up_the_connections_of_a_server_that_answers(
     pair: Pair, monkeypatch: pytest.MonkeyPatch

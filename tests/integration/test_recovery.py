@@ -258,6 +258,7 @@ def own_server() -> Iterator[EmbeddedPostgres]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long
 async def test_a_worker_goes_on_by_itself_after_the_server_was_killed(
     own_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -228,6 +228,7 @@ async def test_a_send_that_is_repeated_is_there_once(dsn: str, monkeypatch: Any)
             await bus.send(DOMAIN, "Debit", uuid4(), {}, conn=object(), retry_for=1)
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("frozen")
 async def test_a_worker_moves_to_the_new_primary_when_the_old_one_freezes() -> None:
     folder = _new_folder()

@@ -92,6 +92,7 @@ async def status_of(url: str, token: str) -> int:
         return (await client.get("/api/v1/domains")).status_code
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 async def test_the_token_of_a_terminal_does_not_survive_a_kill(dsn: str, tmp_path: Path) -> None:
     up = ("up", "--demo", "--dsn", dsn, "--port", "0")

@@ -268,6 +268,7 @@ def test_start_works_when_initdb_was_killed_in_the_middle(
     assert not list(data_dir.glob("staging-*"))
 
 
+@pytest.mark.long
 def test_stop_falls_back_to_an_immediate_shutdown_when_the_fast_one_hangs(
     data_dir: Path, helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
